@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv; nothing else has to be installed.
+# Each target installs what it needs into .venv; nothing but Python has to be there.
 PYTHON ?= python3
 BIN = .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -24,38 +24,38 @@ help:  ## Show this list
 demo: .venv/.installed  ## Learn the digits with GSA: a table and a picture in runs/demo
 	$(BIN)/onepass run gsa --out runs/demo --resume
 
-test: lint types imports unit  ## All checks and tests but the slow ones (minutes)
+test: lint types imports unit  ## Run all checks, and all tests except the slow ones (minutes)
 
-test-all: .venv/.test-installed  ## The tests that are slow and seldom fail: run both before a release
+test-all: .venv/.test-installed  ## Run the slow tests, which seldom fail; run both before a release
 	$(BIN)/python -m pytest -n auto -q -m slow
 
 FUZZ_SECONDS ?= 240
-fuzz: .venv/.test-installed  ## Every fuzzer for FUZZ_SECONDS each; prints how many cases it tried
+fuzz: .venv/.test-installed  ## Run every fuzzer for FUZZ_SECONDS, and print the number of cases
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -q -s tests/fuzz
 
-lint: .venv/.test-installed  ## Style
+lint: .venv/.test-installed  ## Check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: .venv/.test-installed  ## Types, strictly
+types: .venv/.test-installed  ## Check types, strictly
 	$(BIN)/mypy
 
-imports: .venv/.test-installed  ## Imports go one way
+imports: .venv/.test-installed  ## Check that imports go one way
 	$(BIN)/lint-imports
 
-unit: .venv/.test-installed  ## Tests and doctests, on all cores
+unit: .venv/.test-installed  ## Run tests and doctests on all cores
 	$(BIN)/python -m pytest -n auto -q -m "not slow"
 
-README_RUNS = --dataset digits --memory 100 --seeds 5 --jobs auto --out runs/readme
-table: .venv/.installed  ## The README's picture and its table of all methods, made anew (minutes)
-	rm -rf runs/readme
-	$(BIN)/onepass run finetune er gsa gsa-released joint $(README_RUNS)
-	$(BIN)/onepass figure accuracy runs/readme -o docs/accuracy.png
-	$(BIN)/onepass run all $(README_RUNS) --resume
-	$(BIN)/python scripts/update_readme.py runs/readme
+DIGITS_RUNS = --dataset digits --memory 100 --seeds 5 --jobs auto --out runs/methods
+table: .venv/.installed  ## Remake the table and the picture in docs/methods.md (minutes)
+	rm -rf runs/methods
+	$(BIN)/onepass run finetune er gsa gsa-released joint $(DIGITS_RUNS)
+	$(BIN)/onepass figure accuracy runs/methods -o docs/accuracy.png
+	$(BIN)/onepass run all $(DIGITS_RUNS) --resume
+	$(BIN)/python scripts/update_methods_page.py runs/methods
 
-results: .venv/.installed  ## The tables on the pages in results/, made anew from the lines there
+results: .venv/.installed  ## Remake the tables on the pages in results/ from the lines there
 	$(BIN)/python scripts/update_results.py
 
-clean:  ## Remove what was set up and run
+clean:  ## Remove the environment, runs and caches
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

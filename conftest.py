@@ -1,8 +1,12 @@
-"""For every test and doctest: one thread, since bits depend on the number and tests run side by
-side; interrupts that arrive, whoever started the tests (a shell's background jobs ignore them, and
-so would every command that a test starts); no width of a terminal, which pytest's workers are told;
-all of scikit-learn's checks; Triton's kernels by its interpreter, where there is no GPU; and, for
-documents, an empty folder to write in. Documents that take long are run with what is slow."""
+"""Settings for every test and doctest.
+
+- torch uses one thread, because bits depend on the number and tests run in parallel.
+- Ctrl-C works even if a shell started the tests in the background, where SIGINT is ignored.
+- No terminal width is set; pytest's workers inherit one.
+- scikit-learn runs all of its checks.
+- Without a GPU, Triton interprets its kernels.
+- Doctests run in an empty folder, and slow ones are marked `slow`.
+"""
 
 import os
 import signal
@@ -13,9 +17,11 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-collect_ignore = [] if sys.platform == "linux" else ["onepass/nets/fast/fused_norm.py"]  # no Triton
+collect_ignore = ["docs/extending.md"]  # tests/test_extending.py imports its code as a module
+if sys.platform != "linux":
+    collect_ignore.append("onepass/nets/fast/fused_norm.py")  # no Triton
 
-SLOW_DOCUMENTS = (  # all have tests that are not
+SLOW_DOCTESTS = (  # each of them also has fast tests
     "onepass.tools.checks",
     "onepass.methods.co2l.Co2L",
     "onepass.methods.gss.GSS",
@@ -27,10 +33,10 @@ os.environ["SCIPY_ARRAY_API"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items):
     for item in items:
-        if isinstance(item, pytest.DoctestItem) and item.name in SLOW_DOCUMENTS:
+        if isinstance(item, pytest.DoctestItem) and item.name in SLOW_DOCTESTS:
             item.add_marker(pytest.mark.slow)
 
 
@@ -40,6 +46,6 @@ def one_thread():
 
 
 @pytest.fixture(autouse=True)
-def documents_write_elsewhere(request, monkeypatch):
+def doctests_run_in_an_empty_folder(request, monkeypatch):
     if isinstance(request.node, pytest.DoctestItem):
         monkeypatch.chdir(request.getfixturevalue("tmp_path"))

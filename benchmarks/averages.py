@@ -36,16 +36,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.loop import evaluate
 from onepass.learning import registry
-from onepass.learning.image_counts import images_of
+from onepass.learning.image_counts import images_per_batch
 from onepass.learning.network_copies import LONGEST, WeightAverage
-from onepass.learning.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
-from onepass.nets import normalises, renormalised
-from onepass.runs.environment import surroundings
-from onepass.runs.resources import Supplies
+from onepass.learning.replay import (
+    NORMALISED_BY,
+    WithMemory,
+    evenly_spaced,
+    mix_newest,
+    newest_share,
+)
+from onepass.nets import has_training_norms, recalibrated_copy
+from onepass.runs.environment import describe_environment
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 DECAYS = (0.98, 0.99, 0.995, 0.998)
@@ -129,18 +135,18 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
     held = int(learner.store.size)
     is_new = learner.new[learner.store.y[:held]]
     slots = {
-        "memory's norms": evenly(
+        "memory's norms": evenly_spaced(
             torch.arange(held, device=learner.trainer.torch_device), NORMALISED_BY
         )
     }
-    slots |= {f"{share} new": partly_new(is_new, share) for share in NEW_SHARES}
+    slots |= {f"{share} new": mix_newest(is_new, share) for share in NEW_SHARES}
     known = len(learner.classes)
-    slots["capped"] = partly_new(is_new, new_share(known - int(learner.new.sum()), known))
+    slots["capped"] = mix_newest(is_new, newest_share(known - int(learner.new.sum()), known))
     made = {}
     for what, which in slots.items():
         inputs = learner.views.normalise(learner.store.x[which])
         for name, net in nets.items():
-            made[f"{name}, {what}"] = renormalised(net, learner.model, inputs)
+            made[f"{name}, {what}"] = recalibrated_copy(net, learner.model, inputs)
     return made
 
 
@@ -164,13 +170,13 @@ class Scores(Listener):
         learner = self.learner
         known = torch.isin(self.y, torch.tensor(learner.classes))
         x, y, base = self.x[known], self.y[known], learner.snapshot()
-        nets = {"student": learner.trainer.evaluator}
+        nets = {"student": learner.trainer.eval_model}
         nets |= {name: average.model for name, average in learner.averages.items()}
         if learner.trainer.distillation.teaching is not None:
             nets["teacher"] = learner.trainer.distillation.teaching.model
         nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
         refined = {name: nets[name] for name in REFINED}
-        if isinstance(learner, WithMemory) and normalises(learner.model):
+        if isinstance(learner, WithMemory) and has_training_norms(learner.model):
             nets |= renormalised_ones(refined, learner)
 
         def accuracy(model: nn.Module, mirrored: bool = False) -> float:
@@ -201,12 +207,12 @@ def main() -> None:
     given = vars(parser.parse_args())
     settings = dict(pair.split("=", 1) for pair in given.pop("pairs"))
     job = Job(settings=settings, **given)
-    supplies = Supplies()
-    stream, plain = job.make(supplies.dataset(job))
+    resources = RunResources()
+    stream, plain = job.make(resources.dataset(job))
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
     every = job.score_every(stream) or len(stream)
     scores = Scores(stream, every)
-    with computing(job.threads, job.deterministic):
+    with threads_and_determinism(job.threads, job.deterministic):
         for tick in evaluate(learner, stream, every=every, listeners=[scores]):
             last = tick
     spaced = [point for point in scores.points if point["step"] % every == 0]
@@ -218,9 +224,9 @@ def main() -> None:
         }
         for name in names
     }
-    costs = {"images": images_of(learner, job.batch), "seconds": last.seconds}
+    costs = {"images": images_per_batch(learner, job.batch), "seconds": last.seconds}
     whole = {**given, "settings": settings, **costs, "summary": summary, "points": scores.points}
-    print(json.dumps({**whole, **surroundings()}), flush=True)
+    print(json.dumps({**whole, **describe_environment()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from onepass.base.devices import resolve
-from onepass.executors.processes.cuda_mps import sharing
-from onepass.report.layout import probability
+from onepass.base.devices import resolve_device
+from onepass.executors.processes.cuda_mps import cuda_mps_service
+from onepass.report.layout import format_p_value
 from onepass.report.rows import Spread
-from onepass.report.significance import compared
+from onepass.report.significance import compare_paired
 from onepass.report.table import Table, markdown
 
 STUDY = Path(__file__).with_name("averages.py")
@@ -86,7 +86,7 @@ def carry_out(runs: Iterable[Line], file: Path, jobs: int, device: str) -> None:
             lines.write(done.stdout)
         print(f"{run['method']} {' '.join(pairs)} seed {run['seed']}", file=sys.stderr)
 
-    with sharing(resolve(device).type), ThreadPoolExecutor(jobs) as pool:
+    with cuda_mps_service(resolve_device(device).type), ThreadPoolExecutor(jobs) as pool:
         list(pool.map(one, wanted))
 
 
@@ -179,8 +179,8 @@ def as_table(table: dict[tuple[str, str], list[Line]]) -> Table:
         for value in VALUES:
             own = {run["seed"]: run[value] for run in runs}
             gsa = {run["seed"]: run[value] for run in table.get(("gsa", kind), [])}
-            found = compared(gsa, own if name != "gsa" else {})
-            cells += [str(Spread.over(found.differences) or "-"), probability(found.t_test)]
+            found = compare_paired(gsa, own if name != "gsa" else {})
+            cells += [str(Spread.over(found.differences) or "-"), format_p_value(found.t_test)]
         rows.append(cells)
     return Table([*names, ahead[0], "p", ahead[1], "p"], rows)
 

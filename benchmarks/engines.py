@@ -15,15 +15,15 @@ import time
 
 import torch
 
-from onepass.runs.environment import surroundings
-from onepass.tools.bench import WARM_UP, Batches, Case
+from onepass.runs.environment import describe_environment
+from onepass.tools.bench import WARM_UP_STEPS, BenchCase, RandomBatches
 
 CAPTURED = 3  # times as many steps as eager ones, for about the same time
 
 
 def steps_of(case):
     """A function that takes so many steps of a learner whose memory is full, and gives the rate."""
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     batches.introduce(learner)
 
@@ -35,7 +35,7 @@ def steps_of(case):
         torch.cuda.synchronize()
         return steps / (time.perf_counter() - began)
 
-    rate(WARM_UP)
+    rate(WARM_UP_STEPS)
     return rate
 
 
@@ -52,7 +52,7 @@ def main():
     chosen = dict(pair.split("=", 1) for pair in given.pairs)
     for method in given.methods:
         eager, graph = (
-            steps_of(Case(method, settings={**chosen, **how}, device="cuda"))
+            steps_of(BenchCase(method, settings={**chosen, **how}, device="cuda"))
             for how in (
                 {"engine": "eager", "precision": "fp32"},
                 {"engine": "graph", "precision": "bf16"},
@@ -65,7 +65,7 @@ def main():
             line = {"method": method, "settings": chosen, "round": number}
             line |= {"eager_before": before, "graph": found, "eager_after": after}
             line["ratio"] = 2 * found / (before + after)
-            print(json.dumps({**line, **surroundings()}), flush=True)
+            print(json.dumps({**line, **describe_environment()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 
-from onepass.runs.environment import surroundings
-from onepass.tools.bench import Batches, Case
+from onepass.runs.environment import describe_environment
+from onepass.tools.bench import BenchCase, RandomBatches
 
 
 def learned(method, settings, steps):
-    case = Case(method, settings={"net": "resnet18", **settings}, device="cuda")
-    learner, batches = case.learner(), Batches(case)
+    case = BenchCase(method, settings={"net": "resnet18", **settings}, device="cuda")
+    learner, batches = case.learner(), RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     for _ in range(steps):
         batches.learn(learner)
@@ -60,7 +60,7 @@ def main():
                 "eager_to_eager": difference(eager, again),
                 "same_state": eager.state_sha256() == graph.state_sha256(),
             }
-            print(json.dumps({**found, **surroundings()}), flush=True)
+            print(json.dumps({**found, **describe_environment()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ from dataclasses import make_dataclass
 from onepass.learning import registry
 from onepass.learning.learner import Learner
 from onepass.tools.checks import CHECKS, NEEDS_GPU
-from onepass.tools.checks.tools import taught
+from onepass.tools.checks.helpers import self_distillation_settings
 
 
 def with_lessons(method: type[Learner]) -> type[Learner]:
     """The method with other defaults."""
-    fields = [(name, object, value) for name, value in taught(method).items()]
+    fields = [(name, object, value) for name, value in self_distillation_settings(method).items()]
     return make_dataclass(method.__name__, fields, bases=(method,), kw_only=True, eq=False)
 
 

@@ -21,7 +21,7 @@ import torch
 
 import onepass
 from onepass.learning import registry
-from onepass.runs.environment import surroundings
+from onepass.runs.environment import describe_environment
 
 CLASSES, FEATURES = 20, 16
 RETURNING = 0.3  # of a batch are samples of classes that came before
@@ -56,7 +56,7 @@ def main():
     learner = registry.get(asked.method).learner(memory=1000, device="cpu", seed=0)
     stream = batches(asked.samples, asked.batch, rng, centres)
     every = asked.samples // asked.batch // asked.points
-    sizes, about = [], surroundings()  # the tree may change meanwhile
+    sizes, about = [], describe_environment()  # the tree may change meanwhile
     for point in onepass.evaluate(learner, stream, test=test, every=every, prequential=True):
         sizes.append(resident())
         line = {

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.evaluation.loop import evaluate
 from onepass.evaluation.probes import BalanceProbe
 from onepass.gsa_paper.claims import imbalance
 from onepass.learning.learner import Learner
-from onepass.runs.environment import surroundings
-from onepass.runs.resources import Supplies
+from onepass.runs.environment import describe_environment
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 
@@ -69,16 +69,18 @@ def main() -> None:
     given = vars(parser.parse_args())
     settings = dict(word.split("=", 1) for word in given.pop("set"))
     job = Job(**given, settings=settings, device="cpu")
-    stream, learner = job.make(Supplies().dataset(job))
+    stream, learner = job.make(RunResources().dataset(job))
     own, plain = OwnGradients(), BalanceProbe()
     own.watch(learner)
-    with computing(job.threads, job.deterministic):
+    with threads_and_determinism(job.threads, job.deterministic):
         *_, last = evaluate(learner, stream, every=len(stream), listeners=[plain])
     by_softmax = plain.a_pn()
     rates = {"softmax": list(by_softmax.values()), "own": own.rates(len(by_softmax))}
     far = {name: imbalance(values) for name, values in rates.items()}
     found = {"accuracy": last.accuracy, "a_pn": rates, "imbalance": far}
-    print(json.dumps({**given, "settings": settings, **found, **surroundings()}), flush=True)
+    print(
+        json.dumps({**given, "settings": settings, **found, **describe_environment()}), flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ from torch.utils.data import TensorDataset
 
 import onepass
 from onepass.nets import ResNet18
-from onepass.runs.environment import surroundings
-from onepass.tools.bench import Batches, Case
+from onepass.runs.environment import describe_environment
+from onepass.tools.bench import BenchCase, RandomBatches
 
 WARM_UP = 50
 TURN = 20
@@ -105,7 +105,7 @@ def rates(loops, case):
 
 
 def plain(case, fused):
-    loop, batches = Plain(case, fused), Batches(case)
+    loop, batches = Plain(case, fused), RandomBatches(case)
 
     def learn():
         chosen = slice(batches.next, batches.next + case.batch)
@@ -116,7 +116,7 @@ def plain(case, fused):
 
 
 def ours(case):
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     batches.introduce(learner)
     return lambda: batches.learn(learner)
@@ -187,7 +187,7 @@ def avalanche_replay(case):
     from avalanche.training.storage_policy import ReservoirSamplingBuffer
     from avalanche.training.supervised import Naive
 
-    loop, batches = Plain(case), Batches(case)
+    loop, batches = Plain(case), RandomBatches(case)
     x, y = batches.x.cpu().float() / 255, batches.y
 
     def experience(count):
@@ -239,7 +239,7 @@ def main():
     sizes = {"memory": given.memory, "shape": image[0], "classes": image[1]}
     settings = {"augment": "none", "net": given.net}
     common = {**sizes, "settings": settings, "device": given.device, "steps": given.steps}
-    er, gsa = Case("er", **common), Case("gsa", **common)
+    er, gsa = BenchCase("er", **common), BenchCase("gsa", **common)
     for number in range(given.rounds if given.stream else 0):
         found = rates_along(er, gsa)
         line = {
@@ -250,7 +250,7 @@ def main():
             "er_to_plain_fused_flushed": found["er"] / found["plain_fused_flushed"],
             "gsa_time_to_er": found["er"] / found["gsa"],
         }
-        print(json.dumps({**line, "threads": given.threads, **surroundings()}), flush=True)
+        print(json.dumps({**line, "threads": given.threads, **describe_environment()}), flush=True)
     if given.stream:
         return
     third = avalanche_installed()
@@ -272,7 +272,7 @@ def main():
         if third:
             theirs = avalanche_replay(er)
             line |= {"avalanche": theirs, "avalanche_to_plain": theirs / found["plain"]}
-        print(json.dumps({**line, "threads": given.threads, **surroundings()}), flush=True)
+        print(json.dumps({**line, "threads": given.threads, **describe_environment()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,14 @@ import torch
 from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.probes import PROBES
 from onepass.learning.learner import Learner
-from onepass.tools.bench import Batches, Case
+from onepass.tools.bench import BenchCase, RandomBatches
 
 WARM = 20
 SHAPES = {"mnist": ((1, 28, 28), 10), "cifar100": ((3, 32, 32), 100)}
 
 
-def measured(case: Case, names: list[str]) -> dict[str, object]:
-    learner, batches = case.learner(), Batches(case)
+def measured(case: BenchCase, names: list[str]) -> dict[str, object]:
+    learner, batches = case.learner(), RandomBatches(case)
     probes = [PROBES[name]() for name in names]
     learner.prepare(case.shape, batches.x.dtype)
     for probe in probes:
@@ -41,7 +41,7 @@ def measured(case: Case, names: list[str]) -> dict[str, object]:
     return {**what, "step_ms": 1000 * plain, "added": watched / plain - 1}
 
 
-def seconds(batches: Batches, learner: Learner, probes: list[Listener]) -> float:
+def seconds(batches: RandomBatches, learner: Learner, probes: list[Listener]) -> float:
     """What one step takes, and telling these probes."""
     gpu = batches.case.device == "cuda"
     clock = time.perf_counter if gpu else time.thread_time
@@ -65,7 +65,7 @@ def main() -> None:
     for data in asked.data:
         shape, classes = SHAPES[data]
         for method in asked.methods:
-            case = Case(method, 1000, classes, shape, device=asked.device, steps=asked.steps)
+            case = BenchCase(method, 1000, classes, shape, device=asked.device, steps=asked.steps)
             for names in (PROBES.names(), *([name] for name in PROBES.names())):
                 print(json.dumps({"data": data, **measured(case, names)}), flush=True)
 

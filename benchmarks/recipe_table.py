@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from onepass.report.significance import compared
+from onepass.report.significance import compare_paired
 from onepass.report.table import Table, markdown
 
 Line = dict[str, Any]
@@ -61,7 +61,7 @@ def by_seed(lines: list[Line], key: str) -> dict[int, float]:
 
 def minus(lines: list[Line], gsa: list[Line], key: str) -> list[str]:
     """Returns the mean difference from `gsa` over the seeds of both, and the t-test's p."""
-    found = compared(by_seed(lines, key), by_seed(gsa, key))
+    found = compare_paired(by_seed(lines, key), by_seed(gsa, key))
     if not found.differences or lines is gsa:
         return ["-", "-"]
     values = list(found.differences)

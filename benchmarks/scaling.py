@@ -18,8 +18,8 @@ from pathlib import Path
 
 import torch
 
-from onepass.runs.environment import surroundings
-from onepass.tools.bench import Batches, Case, measure
+from onepass.runs.environment import describe_environment
+from onepass.tools.bench import BenchCase, RandomBatches, measure
 
 MEMORIES = (100, 1000, 10_000, 100_000)
 CLASSES = (10, 100, 1000, 10_000)
@@ -40,7 +40,7 @@ def over(case, name, values, rounds):
 
 def along(case, steps):
     """Points for windows of one long stream."""
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     batches.introduce(learner)
     points, window = [], steps // WINDOWS
@@ -105,7 +105,7 @@ def main():
     shape, classes = ((3, 32, 32), 100) if given.device == "cuda" else ((1, 28, 28), 10)
     points = []
     for method in given.methods:
-        case = Case(
+        case = BenchCase(
             method,
             memory=1000 if given.device == "cuda" else 500,
             classes=classes,
@@ -117,7 +117,7 @@ def main():
         found = over(case, "memory", MEMORIES, given.rounds)
         found += over(case, "classes", CLASSES, 1)
         for point in found + along(case, given.length):
-            print(json.dumps({**point, **surroundings()}), flush=True)
+            print(json.dumps({**point, **describe_environment()}), flush=True)
             points.append(point)
     draw(points, given.o)
 

@@ -14,17 +14,17 @@ from multiprocessing import get_context
 
 import torch
 
-from onepass.executors.processes.cuda_mps import sharing
-from onepass.learning.image_counts import images_of
-from onepass.runs.environment import surroundings
-from onepass.tools.bench import Batches, Case
+from onepass.executors.processes.cuda_mps import cuda_mps_service
+from onepass.learning.image_counts import images_per_batch
+from onepass.runs.environment import describe_environment
+from onepass.tools.bench import BenchCase, RandomBatches
 
 WARM_UP = 30
 
 
 def begin(case):
     """A learner whose step is captured, and its batches."""
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     batches.introduce(learner)
     for _ in range(WARM_UP):
@@ -84,12 +84,12 @@ def main():
     parser.add_argument("--set", dest="pairs", nargs="*", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in given.pairs)
-    case = Case(given.method, settings=settings, device="cuda", steps=given.steps)
-    images = images_of(case.learner(), case.batch).trained
+    case = BenchCase(given.method, settings=settings, device="cuda", steps=given.steps)
+    images = images_per_batch(case.learner(), case.batch).trained
     for way in given.ways:
         for runs in given.runs:
             if way == "mps":
-                with sharing("cuda"):
+                with cuda_mps_service("cuda"):
                     seconds = processes(case, runs)
             else:
                 seconds = processes(case, runs) if way == "turns" else streams(case, runs)
@@ -100,7 +100,7 @@ def main():
             }
             print(
                 json.dumps(
-                    {"method": case.method, "settings": settings, **found, **surroundings()}
+                    {"method": case.method, "settings": settings, **found, **describe_environment()}
                 ),
                 flush=True,
             )

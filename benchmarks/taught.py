@@ -23,8 +23,8 @@ import torch
 from onepass.base.parts import Step
 from onepass.learning import execution
 from onepass.learning.learner import Learner
-from onepass.runs.environment import surroundings
-from onepass.tools.bench import Batches, Case
+from onepass.runs.environment import describe_environment
+from onepass.tools.bench import BenchCase, RandomBatches
 
 KINDS: dict[str, dict[str, str]] = {
     "plain": {},
@@ -34,22 +34,22 @@ KINDS: dict[str, dict[str, str]] = {
 WARM_UP, ROUNDS = 20, 7
 
 
-def learning(case: Case, settings: dict[str, str]) -> tuple[Learner, Callable[[], None]]:
+def learning(case: BenchCase, settings: dict[str, str]) -> tuple[Learner, Callable[[], None]]:
     case = replace(case, settings={**case.settings, **settings})
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     batches.introduce(learner)
     return learner, lambda: batches.learn(learner)
 
 
-def forward_of(learner: Learner, case: Case) -> Callable[[], Any]:
+def forward_of(learner: Learner, case: BenchCase) -> Callable[[], Any]:
     """The average's forward on random images, captured where steps are."""
     average, where = learner.trainer.distillation.teaching, learner.trainer.torch_device
     assert average is not None
-    views = torch.rand(learner.shown(case.batch), *case.shape, device=where)
-    runner = execution.make(learner.engine, True, where, ())
+    views = torch.rand(learner.teacher_images(case.batch), *case.shape, device=where)
+    runner = execution.make_engine(learner.engine, True, where, ())
 
     def step(x: torch.Tensor, y: torch.Tensor) -> Step:
-        return Step(average.teach(x)[0, 0], {}, ())
+        return Step(average.teacher_logits(x)[0, 0], {}, ())
 
     y = torch.zeros(len(views), dtype=torch.int64, device=where)
     return lambda: runner.run(step, views, y)
@@ -69,7 +69,7 @@ def fastest(calls: dict[str, Callable[[], Any]], count: int, device: str) -> dic
     return {name: min(each) for name, each in taken.items()}
 
 
-def measure(case: Case) -> dict[str, Any]:
+def measure(case: BenchCase) -> dict[str, Any]:
     made = {name: learning(case, settings) for name, settings in KINDS.items()}
     calls: dict[str, Callable[[], Any]] = {name: call for name, (_, call) in made.items()}
     calls["forward"] = forward_of(made["distil"][0], case)
@@ -102,7 +102,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     for method in given.methods:
-        case = Case(
+        case = BenchCase(
             method,
             memory=given.memory,
             classes=given.classes,
@@ -113,7 +113,8 @@ def main() -> None:
         )
         asked = {name: value for name, value in vars(given).items() if name != "methods"}
         print(
-            json.dumps({"method": method, **asked, **measure(case), **surroundings()}), flush=True
+            json.dumps({"method": method, **asked, **measure(case), **describe_environment()}),
+            flush=True,
         )
 
 

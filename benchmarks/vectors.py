@@ -22,7 +22,7 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import SGDClassifier
 
 import onepass
-from onepass.runs.environment import surroundings
+from onepass.runs.environment import describe_environment
 
 NAMES = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
 COMPONENTS, BATCH = 64, 10
@@ -97,7 +97,7 @@ def main():
             accuracy = float(np.mean(learner.predict(test) == truth))
             kept = given.memory if name in ("gsa", "er") else 0
             line = {"learner": name, "seed": seed, "kept": kept, "accuracy": accuracy}
-            print(json.dumps({**line, "seconds": taken, **surroundings()}), flush=True)
+            print(json.dumps({**line, "seconds": taken, **describe_environment()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import sys
 from statistics import median
 
 MNIST, SLIM = {"shape": (1, 28, 28), "classes": 10, "memory": 500}, {"memory": 500}
-ON_THE_CPU = {  # the arguments of `onepass.tools.bench.Case`, and the steps of a turn
+ON_THE_CPU = {  # the arguments of `onepass.tools.bench.BenchCase`, and the steps of a turn
     "er, MNIST's shape": ({"method": "er", **MNIST}, 200),
     "gsa, MNIST's shape": ({"method": "gsa", **MNIST}, 150),
     "scr, MNIST's shape": ({"method": "scr", **MNIST}, 40),
@@ -39,6 +39,12 @@ try:
     from onepass.tools import bench
 except ImportError:  # before the modules moved into packages
     from onepass import bench
+
+def renamed(new, old):  # what an earlier version calls `old`
+    return getattr(bench, new, None) or getattr(bench, old)
+
+Case, Batches = renamed("BenchCase", "Case"), renamed("RandomBatches", "Batches")
+seconds_of = renamed("_seconds_of", "_time")
 torch.set_num_threads(1)
 ready = {}
 for line in sys.stdin:
@@ -46,14 +52,14 @@ for line in sys.stdin:
     if name not in ready:
         settings = chosen.pop("settings", {}) | ({"precision": "bf16"} if device != "cpu" else {})
         chosen["shape"] = tuple(chosen.get("shape", (3, 32, 32)))
-        case = bench.Case(**chosen, settings=settings, device=device)
-        learner, batches = case.learner(), bench.Batches(case)
+        case = Case(**chosen, settings=settings, device=device)
+        learner, batches = case.learner(), Batches(case)
         learner.prepare(case.shape, batches.x.dtype)
         batches.introduce(learner)
         ready = {name: (learner, batches)}
-        bench._time(lambda: batches.learn(learner), max(5, steps // 4), device)
+        seconds_of(lambda: batches.learn(learner), max(5, steps // 4), device)
     learner, batches = ready[name]
-    print(bench._time(lambda: batches.learn(learner), steps, device), flush=True)
+    print(seconds_of(lambda: batches.learn(learner), steps, device), flush=True)
 """
 
 

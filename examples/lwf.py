@@ -1,15 +1,15 @@
-"""Learning without forgetting: a method of one's own, with the previous network as its teacher.
+"""Learning without forgetting: your own method, with the previous network as its teacher.
 
 Paper: Li, Hoiem, "Learning without Forgetting", ECCV 2016. With N the classes that are new since
-the last boundary, K those that the previous network knew, o the network's logits of a view of the
-stream batch X^new and o' those of the network as it was at that boundary:
+the last boundary, K the classes of the previous network, o the network's logits of a view of the
+stream batch X^new, and o' the logits of the previous network, a copy from that boundary:
 
     L = E_{X^new} -log softmax_N(o)_y + strength T^2 E_{X^new} KL(softmax_K(o'/T) || softmax_K(o/T))
 
-Departures: one pass over the stream and one head; the paper trains many epochs, first the new rows
-alone, and is told at test time which task a sample is from.
-Cost: the batch, forward and backward, and once more forward through the previous network. No sample
-is kept; the previous network is, as large as the network itself.
+Departures: one pass over the stream and one head. The paper trains for many epochs, first the new
+rows alone, and knows the task of each test sample.
+Cost: the batch, forward and backward, and a forward pass through the previous network. No sample is
+kept. The previous network is kept; it is as large as the network itself.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class LwF(Learner):
     Parameters
     ----------
     strength
-        How much the previous network's opinion counts.
+        Weight of the distillation loss.
     temperature
-        T, by which both networks' logits are softened.
+        T, which divides the logits of both networks.
 
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     >>> *_, last = onepass.evaluate(LwF(seed=0), stream)
@@ -60,7 +60,7 @@ class LwF(Learner):
         require(self, "temperature", self.temperature > 0, "positive")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
 
     def cost(self, batch: int) -> ImageCount:
         views = batch * self.views_per_sample
@@ -69,10 +69,10 @@ class LwF(Learner):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                      (b)
         (stream_out,) = self.forward(stream)  # o                    (b, C)
-        taught = self.previous(stream_out.views)  # o'               (b, C)
+        teacher_logits = self.previous(stream_out.views)  # o'               (b, C)
 
         stream_loss = cross_entropy(stream_out, among=self.new)
-        old_loss = distillation(stream_out, taught, self.previous.known, self.temperature)
+        old_loss = distillation(stream_out, teacher_logits, self.previous.known, self.temperature)
         loss = stream_loss + self.strength * old_loss
 
         self.descend(loss)

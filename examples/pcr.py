@@ -1,21 +1,21 @@
-"""Proxy-based contrastive replay: every sample is drawn to the proxy of its class, and away from
-the proxies of the classes that its batch has, each as often as the batch has it.
+"""Proxy-based contrastive replay pulls every sample to the proxy of its class, and pushes it away
+from the proxies of the classes in its batch, each weighted by its number of samples.
 
 Paper: Lin et al., "PCR: Proxy-based Contrastive Replay for Online Class-Incremental Continual
 Learning", CVPR 2023. With h the backbone's features, w_c the proxy of class c (its row of the
-head), t the temperature and I two views of each sample of the stream batch and of a draw from the
+head), t the temperature, and I two views of each sample of the stream batch and of a draw from the
 memory:
 
     s_ic = cos(h(x_i), w_c) / t
     L    = E_{i in I} -log [e^{s_iy_i} / sum_{k in I} e^{s_iy_k}]
 
-The sum has each class c as often as I does, n_c times: it is sum_c n_c e^{s_ic}. A sample is
-predicted by its highest s among the classes seen so far.
+The sum contains each class c n_c times, as often as I does: it equals sum_c n_c e^{s_ic}. The
+prediction is the class with the highest s among the classes seen so far.
 
-Decisions: stream and replay have a forward of their own, as in the authors' code.
-Departures from the authors' code (FelixHuiweiLin/PCR): their first view is the sample as it is,
-here both are augmented; they do not train while the memory is empty. Optimiser, network and numbers
-of samples are the protocol's; theirs are SGD at 0.1, a narrow ResNet18, and a draw of 10.
+Decisions: stream and replay have separate forward passes, as in the authors' code.
+Departures from the authors' code (FelixHuiweiLin/PCR): their first view is the unchanged sample;
+here both views are augmented. They do not train while the memory is empty. Optimiser, network and
+numbers of samples are the protocol's; theirs are SGD at 0.1, a narrow ResNet18, and a draw of 10.
 Cost: 2 (batch + replay) images, forward and backward. Kept: raw sample and label.
 """
 
@@ -43,7 +43,7 @@ class PCR(Replay):
     Parameters
     ----------
     temperature
-        What cosines are divided by.
+        Divides the cosines.
 
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     >>> *_, last = onepass.evaluate(PCR(memory=100, seed=0), stream)
@@ -75,10 +75,10 @@ class PCR(Replay):
 
 
 def proxy_contrast(out: Output) -> Tensor:
-    """L of the samples of an output, whose logits are s; those of weight 0 take no part.
+    """Returns L over the samples of an output with logits s; samples of weight 0 do not count.
 
     >>> two = Output(torch.tensor([[3.0, 1.0], [0.0, 2.0]]), torch.tensor([0, 1]), torch.ones(2))
-    >>> proxy_contrast(two)  # log(1 + e^-2), of both samples
+    >>> proxy_contrast(two)  # log(1 + e^-2) for both samples
     tensor(0.1269)
     """
     counts = out.weight @ one_hot(out.y, out.logits.shape[1]).float()  # n_c  (C)

@@ -1,4 +1,4 @@
-"""Learn a stream of feature vectors that nobody cut into tasks, and predict at any time.
+"""Learns a stream of feature vectors without tasks, and predicts at any time.
 
 Three sensors appear one after another; the third appears while the first comes back.
 """

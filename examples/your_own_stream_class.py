@@ -1,7 +1,7 @@
 """A stream of your own, with a name: the digits fade while they are learned.
 
-It is class-incremental, and the later a digit comes, the darker it is. The learner is scored on
-digits as they were. The class in a module of its own, say fading.py, also gives
+The stream is class-incremental, and later digits are darker. Test images do not change. If you put
+the class into a module of its own, fading.py, the command line has it too:
 `onepass run gsa --stream fading:least=0.2 --import fading`.
 """
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 import onepass
 from onepass import Dataset
-from onepass.streams import make, parse, stream
+from onepass.streams import make_stream, parse_stream, stream
 
 
 @stream("fading")
@@ -21,14 +21,14 @@ class Fading(onepass.ClassIncremental):
         self.least = least
 
     def change(self, x: Tensor, step: int) -> Tensor:
-        """A function of the step alone, so that a run that was stopped goes on with the same."""
+        """Returns darker images. It depends on the step alone, so a resumed run gets the same."""
         share = 1 - (1 - self.least) * step / (len(self) - 1)
         return (x * share).to(x.dtype)
 
 
 data = onepass.load("digits")
-fading = make(data, parse("fading:least=0.2"), seed=0)
+fading = make_stream(data, parse_stream("fading:least=0.2"), seed=0)
 learner = onepass.GSA(memory=100, seed=0, mean=data.mean, std=data.std)
 for point in onepass.evaluate(learner, fading):
     print(f"after task {point.task + 1}: accuracy {point.accuracy:.1f} %")
-print(f"the stream, as a record has it: {fading.spec}")
+print(f"the stream in a run's record: {fading.spec}")

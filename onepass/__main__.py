@@ -1,6 +1,6 @@
-"""python -m onepass: where the command itself is not on the path."""
+"""Runs the command line as `python -m onepass`, if `onepass` is not on the path."""
 
 from onepass.cli import main
 
-if __name__ == "__main__":  # a worker process imports this, too
+if __name__ == "__main__":  # a spawned worker process imports this module too
     main()

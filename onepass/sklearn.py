@@ -1,4 +1,4 @@
-"""Any method as a scikit-learn classifier.
+"""`OnePassClassifier`: any method as a scikit-learn classifier.
 
 >>> from sklearn.datasets import load_digits
 >>> from sklearn.model_selection import train_test_split
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from onepass.base import inputs
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
-from onepass.base.settings import check, configured
+from onepass.base.settings import construct, expect_type
 from onepass.learning import registry
 from onepass.learning.checkpoint import file
 from onepass.learning.learner import Learner
@@ -35,28 +35,28 @@ EXPECTED_TO_FAIL = {
     "check_methods_subset_invariance": "scores are float32, whose last digits depend on how many "
     "rows are scored at once; probabilities may differ by 2e-7, and the check allows 1e-7"
 }
-"""Checks that a method may fail, with the reason, for scikit-learn's `expected_failed_checks`."""
+"""The checks of scikit-learn that may fail, with reasons, as its `expected_failed_checks` takes."""
 
 
 class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Learns rows in the order given, each once, in batches.
+    """A classifier that learns rows once each, in batches, in the order given.
 
-    After fitting, `learner_` is the learner itself, with the labels of `y`: it can be saved, opened
-    and asked as any other.
+    After fitting, `learner_` is the learner, with the labels of `y`. It can be saved and can
+    predict like any other.
 
     Parameters
     ----------
     method
-        Its name; `onepass list methods` shows them.
+        The name of the method; `onepass list methods` lists them.
     memory
-        How many samples it may keep; by default as many as the method does by itself.
+        The number of samples that the memory may keep; by default the method's own default.
     batch
-        Rows of a step.
+        Rows per step.
     image_shape
-        (height, width) or (channels, height, width), if each row is an image of whole numbers from
-        0 to 255; by default a row is a vector.
+        (height, width) or (channels, height, width), if each row is an image with pixels from 0 to
+        255; by default a row is a vector.
     settings
-        Of the method, by name: `lr`, `seed`, `device`, ...
+        Settings of the method by name: `lr`, `seed`, `device`, ...
     """
 
     def __init__(
@@ -75,55 +75,58 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._settings = settings
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments, with those settings that were given."""
+        """Returns the constructor's arguments, and those settings that were given."""
         return {**super().get_params(deep=deep), **self._settings}
 
     def set_params(self, **params: Any) -> Self:
-        """Sets arguments and settings by name; `fit` tells of one that the method does not have."""
+        """Sets arguments and settings by name; `fit` raises for one that the method lacks."""
         own = {name: params.pop(name) for name in self._get_param_names() if name in params}
         self._settings = {**self._settings, **params}
         super().set_params(**own)
         return self
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 - scikit-learn's name
-        """Learns all rows from the beginning, each once, in the order given."""
+        """Learns all rows with a new learner, each once, in the order given."""
         x, labels = self._checked(X, y, first=True)
         self.learner_ = self._new_learner()
-        self.classes_ = _classes(labels)
+        self.classes_ = _sorted_classes(labels)
         self._teach(x, labels)
         self.learner_.end_task()
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
-        """Learns more rows, each once. New classes may come at any time; those named in `classes`
-        are in `classes_` before they do."""
+        """Learns more rows, each once.
+
+        New classes may come at any time. Those in `classes` enter `classes_` at once, even if no
+        row has them yet.
+        """
         first = not hasattr(self, "learner_")
         x, labels = self._checked(X, y, first=first)
         known = [] if first else [self.classes_]
-        told = [] if classes is None else [np.asarray(classes)]
-        self.classes_ = _classes(*known, *told, labels)
+        announced = [] if classes is None else [np.asarray(classes)]
+        self.classes_ = _sorted_classes(*known, *announced, labels)
         if first:
             self.learner_ = self._new_learner()
         self._teach(x, labels)
         return self
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """The label of the highest score, (n)."""
+        """Returns the label with the highest score for each row, (n)."""
         best = self._scores(X).argmax(dim=1).numpy()
         return self.classes_[best]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
-        """The softmax of the scores, (n, classes); columns as `classes_`."""
+        """Returns the softmax of the scores, (n, classes), columns in the order of `classes_`."""
         return self._scores(X).softmax(dim=1).numpy()
 
-    # ---- behind the door
+    # ---- internals
 
     def _new_learner(self) -> Learner:
         given = {} if self.memory is None else {"memory": self.memory}
-        return configured(registry.get(self.method).learner, **given, **self._settings)
+        return construct(registry.get(self.method).learner, **given, **self._settings)
 
     def _checked(self, X: Any, y: Any, first: bool) -> tuple[Array, Array]:  # noqa: N803
-        check("batch", self.batch, int)
+        expect_type("batch", self.batch, int)
         if self.batch < 1:
             raise InputError(f"batch must be at least 1, not {self.batch}")
         x, labels = validate_data(self, X, y, dtype=self._dtypes, reset=first)
@@ -135,45 +138,50 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return FLOATS if self.image_shape is None else "numeric"
 
     def _samples(self, rows: Array) -> Array:
+        """Returns the rows as they are, or as images (n, *image_shape) of uint8."""
         if self.image_shape is None:
             return rows
         shape = tuple(self.image_shape)
         if len(shape) not in (2, 3) or math.prod(shape) != rows.shape[1]:
             raise InputError(f"image_shape is {shape}, but rows have {rows.shape[1]} values")
-        with np.errstate(invalid="ignore"):  # what changes is refused
+        with np.errstate(invalid="ignore"):  # values that the cast changes are refused below
             pixels = rows.astype(np.uint8)
         if rows.dtype != np.uint8 and not np.array_equal(pixels, rows):
             raise InputError("with image_shape rows are pixels: whole numbers from 0 to 255")
         return pixels.reshape(len(rows), *shape)
 
     def _teach(self, x: Array, labels: Array) -> None:
-        plain = _plain(labels)
+        plain = _plain_labels(labels)
         for start in range(0, len(x), self.batch):
             end = start + self.batch
             self.learner_.learn(x[start:end], plain[start:end])
 
     def _scores(self, X: Any) -> Tensor:  # noqa: N803
-        """(n, classes), columns as `classes_`: minus infinity for a class that has not come yet."""
+        """Returns scores (n, classes), columns in the order of `classes_`.
+
+        A class without a row so far has the score minus infinity.
+        """
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=self._dtypes, reset=False)
         found = self.learner_.scores(self._samples(rows)).double().cpu()
-        column = {label: place for place, label in enumerate(_plain(self.classes_))}
+        column = {label: index for index, label in enumerate(_plain_labels(self.classes_))}
         scores = torch.full((len(rows), len(self.classes_)), -math.inf, dtype=torch.float64)
         scores[:, [column[label] for label in self.learner_.classes]] = found
         return scores
 
     def __getstate__(self) -> dict[str, Any]:
-        """A pickle holds the learner as a file of `learner.save` does."""
+        """Returns the state for a pickle, with the learner in the format of `learner.save`."""
         state: dict[str, Any] = super().__getstate__()
         if "learner_" in state:
-            state = {**state, "learner_": file.content(self.learner_)}
+            state = {**state, "learner_": file.checkpoint_content(self.learner_)}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restores the learner; a module or function among the settings is taken from them."""
         super().__setstate__(state)
         if "learner_" in state:
             net, augment = self._settings.get("net"), self._settings.get("augment")
-            self.learner_ = file.restored(
+            self.learner_ = file.learner_from_content(
                 state["learner_"],
                 f"the pickled {type(self).__name__}",
                 device=self._settings.get("device", "auto"),
@@ -182,13 +190,13 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
 
 
-def _plain(labels: Array) -> list[Label]:
-    """As a learner takes them, which has no true and false."""
+def _plain_labels(labels: Array) -> list[Label]:
+    """Returns labels as a learner takes them: booleans become 0 and 1."""
     return inputs.as_labels(labels.astype(int) if labels.dtype == bool else labels, len(labels))
 
 
-def _classes(*labels: Array) -> Array:
-    """The different ones, sorted; text and numbers do not mix."""
-    different = [label for one in labels for label in _plain(np.unique(one))]
+def _sorted_classes(*labels: Array) -> Array:
+    """Returns the distinct labels, sorted; raises InputError if text and numbers are mixed."""
+    different = [label for array in labels for label in _plain_labels(np.unique(array))]
     inputs.as_labels(different, len(different))
     return np.unique(np.concatenate(labels))

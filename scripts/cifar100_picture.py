@@ -15,7 +15,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from onepass.gsa_paper.published import listed, of_cell
+from onepass.gsa_paper.published import values_for_cell, with_sources
 from onepass.runs import lines
 
 RESULTS = Path(__file__).parents[1] / "results" / "lines"
@@ -35,7 +35,7 @@ def found() -> dict[str, dict[str, list[float]]]:
     by_method: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name in FILES:
         here: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for result in lines.read(RESULTS / f"{name}.jsonl"):
+        for result in lines.read_results(RESULTS / f"{name}.jsonl"):
             chosen = result.variant.without(*ASIDE)
             preset = chosen.get("preset", "common")
             ours = result.dataset == "cifar100" and result.memory == 1000
@@ -47,7 +47,7 @@ def found() -> dict[str, dict[str, list[float]]]:
 
 
 def published(method: str) -> float | None:
-    text = listed(of_cell(method, "cifar100", 1000))
+    text = with_sources(values_for_cell(method, "cifar100", 1000))
     return float(text.split()[0]) if text else None
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from onepass.gsa_paper.tables import tidy
+from onepass.gsa_paper.tables import long_table
 from onepass.report.table import Table, markdown
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 
 RESULTS = Path(__file__).parents[1] / "results" / "lines"
 CLOSE = 3.0  # points
@@ -27,7 +27,7 @@ def verdict(gap: float) -> str:
 
 
 def table(dataset: str) -> Table:
-    long = tidy("table1", read(RESULTS), datasets=[dataset])
+    long = long_table("table1", read(RESULTS), datasets=[dataset])
     cells = [dict(zip(long.header, row, strict=True)) for row in long.body]
     figures = [cell for cell in cells if cell["published"] and not cell["variant"]]
     memories = list(dict.fromkeys(cell["memory"] for cell in figures))

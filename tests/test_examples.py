@@ -1,4 +1,4 @@
-"""The examples run as they stand."""
+"""The scripts in examples/ run unchanged, and their methods keep the contract."""
 
 import importlib
 import math
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from registries import put_back
-from replaying import batches, small
+from isolated_registries import isolate_registries
+from tiny_learners import batches, small
 
 from onepass.base.parts import Output
 from onepass.functional.losses import cross_entropy
@@ -26,17 +26,17 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_example_runs_and_says_something(path, capsys, monkeypatch, tmp_path):
+def test_the_example_runs_and_prints_an_accuracy(path, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    put_back(monkeypatch, METHODS, NETWORKS, STREAMS)
+    isolate_registries(monkeypatch, METHODS, NETWORKS, STREAMS)
     runpy.run_path(str(path), run_name="__main__")
     assert "accuracy" in capsys.readouterr().out
 
 
 @pytest.fixture
 def example(monkeypatch):
-    """Imports one by its name, anew, since what it registers goes with each test."""
-    put_back(monkeypatch, METHODS)
+    """Returns a function that imports an example afresh; each test undoes its registrations."""
+    isolate_registries(monkeypatch, METHODS)
     monkeypatch.syspath_prepend(EXAMPLES[0].parent)
 
     def imported(name):
@@ -48,7 +48,7 @@ def example(monkeypatch):
 
 # ---- learning without forgetting
 
-OF_A_TEACHER = (
+TEACHER_CHECKS = (
     "a_saved_learner_goes_on_exactly",
     "declared_images_are_counted",
     "kept_bytes_are_declared",
@@ -56,15 +56,15 @@ OF_A_TEACHER = (
 )
 
 
-@pytest.mark.parametrize("name", OF_A_TEACHER)
+@pytest.mark.parametrize("name", TEACHER_CHECKS)
 def test_a_teacher_is_saved_counted_declared_and_grown(name, example):
     CHECKS[name](example("lwf").LwF)
 
 
 @pytest.mark.slow
 def test_a_method_with_a_teacher_keeps_the_contract(example):
-    """Nothing but what needs a GPU or a memory is exempt: passes and bytes of the previous network
-    are counted and declared like any other."""
+    """Only checks that need a GPU or a memory are exempt. Passes and bytes of the previous network
+    are counted and declared."""
     outcome = check_method(example("lwf").LwF)
     assert not outcome.failed
     assert set(outcome.exempt) - set(NEEDS_GPU) == {"memory_reaches_the_gradient"}
@@ -74,7 +74,8 @@ def test_a_method_with_a_teacher_keeps_the_contract(example):
 
 
 def naive_pcr(scores, labels, weights):
-    """The paper's loss: each sample against the proxies of all samples' classes, repeats too."""
+    """Returns the paper's loss: each sample against the proxies of all samples' classes, repeats
+    included."""
     real = [i for i, weight in enumerate(weights) if weight]
     losses = []
     for i in real:
@@ -83,14 +84,14 @@ def naive_pcr(scores, labels, weights):
     return sum(losses) / len(losses)
 
 
-def naive_cosine(one, other):
-    dot = sum(a * b for a, b in zip(one, other, strict=True))
-    return dot / math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))
+def naive_cosine(first, second):
+    dot = sum(a * b for a, b in zip(first, second, strict=True))
+    return dot / math.sqrt(sum(a * a for a in first) * sum(b * b for b in second))
 
 
 @pytest.mark.parametrize("memory", [0, 3, 30])
 def test_pcr_is_the_double_loop_of_its_paper(memory, example):
-    """Features are the inputs; labels repeat, and draws are short: at first the memory is empty."""
+    """Features are the inputs. Labels repeat, and draws are padded while the memory is small."""
     learner = small(example("pcr").PCR, memory=memory, temperature=0.5)
     learner.prepare((6,), torch.float32)
     for x, y in batches([[0, 0, 0, 1], [2, 1], [0], [1, 2, 2, 3, 3]]):
@@ -101,7 +102,7 @@ def test_pcr_is_the_double_loop_of_its_paper(memory, example):
         for sample, scores in zip([*x, *x], stream.logits.tolist(), strict=True):
             expected = [naive_cosine(sample.tolist(), proxy) / 0.5 for proxy in proxies]
             assert scores == pytest.approx(expected, abs=1e-5)
-        assert stream.y.tolist() == 2 * [learner.book.row_of[label] for label in y.tolist()]
+        assert stream.y.tolist() == 2 * [learner.class_index.row_of[label] for label in y.tolist()]
         assert int(replay.weight.sum()) == 2 * min(12, held)
         out = step.together
         expected = naive_pcr(out.logits.tolist(), out.y.tolist(), out.weight.tolist())
@@ -109,7 +110,7 @@ def test_pcr_is_the_double_loop_of_its_paper(memory, example):
 
 
 def test_pcr_of_one_class_is_a_constant_that_trains_nothing(example):
-    """Of n samples log n: two views of four."""
+    """The constant is log n for n samples: here two views of four samples."""
     learner = small(example("pcr").PCR)
     learner.prepare((6,), torch.float32)
     (item,) = batches([[1, 1, 1, 1]])
@@ -117,8 +118,8 @@ def test_pcr_of_one_class_is_a_constant_that_trains_nothing(example):
     assert learner.model.head.weight.grad.abs().max() < 1e-6
 
 
-def test_pcr_of_equal_counts_is_the_cross_entropy_among_the_classes_that_are_there(example):
-    """And log n, for n samples of each."""
+def test_pcr_of_equal_counts_is_the_cross_entropy_among_the_present_classes(example):
+    """It exceeds the cross-entropy by log n, for n samples of each class."""
     logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     out = Output(logits, torch.tensor([0, 3, 1, 1, 0, 3]), torch.ones(6))
     present = torch.tensor([True, True, False, True, False])
@@ -128,7 +129,7 @@ def test_pcr_of_equal_counts_is_the_cross_entropy_among_the_classes_that_are_the
 
 @pytest.mark.slow
 def test_pcr_keeps_the_contract(example):
-    """It was written from docs/extending.md alone; only what needs a GPU is left out."""
+    """PCR was written from docs/extending.md alone. Only checks that need a GPU are left out."""
     outcome = check_method(example("pcr").PCR)
     assert not outcome.failed
     assert set(outcome.exempt) <= set(NEEDS_GPU)

@@ -1,4 +1,4 @@
-"""The Python of docs/extending.md is a module that runs, and what it shows is so."""
+"""The Python blocks of docs/extending.md form a module, and its methods and probe work."""
 
 import importlib
 import re
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from command import onepass
-from registries import put_back
-from replaying import corners, double, small
+from isolated_registries import isolate_registries
+from tiny_learners import corners, double, small
 
 from onepass import ER, ClassIncremental, evaluate, load
 from onepass.evaluation.probes import PROBES
@@ -19,7 +19,7 @@ from onepass.tools.checks import CHECKS, check_method
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 KINDS = ("MyER", "TwoViews", "CosineER", "EvenER")
-OF_A_STEP = (
+STEP_CHECKS = (
     "odd_batches_are_learned",
     "large_logits_do_no_harm",
     "every_parameter_gets_a_gradient",
@@ -32,14 +32,14 @@ OF_A_STEP = (
 
 
 def python_of(page):
-    """Its blocks of Python, one after another."""
+    """Returns the Python blocks of a page, joined into one module."""
     return "\n\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))
 
 
 @pytest.fixture
 def page(monkeypatch, tmp_path):
-    """The module that the page is, imported anew."""
-    put_back(monkeypatch, METHODS, PROBES)
+    """Imports the page as a fresh module."""
+    isolate_registries(monkeypatch, METHODS, PROBES)
     (tmp_path / "my_methods.py").write_text(python_of(PAGE))
     monkeypatch.delitem(sys.modules, "my_methods", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -48,7 +48,7 @@ def page(monkeypatch, tmp_path):
     sys.modules.pop("my_methods", None)
 
 
-@pytest.mark.parametrize("name", OF_A_STEP)
+@pytest.mark.parametrize("name", STEP_CHECKS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_on_the_page_keeps_the_contract_of_steps(kind, name, page):
     CHECKS[name](getattr(page, kind))
@@ -57,12 +57,12 @@ def test_every_step_on_the_page_keeps_the_contract_of_steps(kind, name, page):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_method_on_the_page_keeps_the_whole_contract(kind, page):
-    """But for the examples that the shorter ones leave out."""
+    """The shorter ones have no example in their docstring, so one check fails for them."""
     failed = set(check_method(getattr(page, kind)).failed)
     assert failed <= ({"the_file_explains_itself"} if kind != "MyER" else set())
 
 
-def test_the_memory_counts_as_much_as_its_strength_says(page):
+def test_strength_weights_the_replay_loss(page):
     learner = small(page.MyER, strength=0.25)
     for seed, labels in enumerate([[0, 1, 1], [1, 0], [2, 0, 1]]):
         step = learner.learn(*corners(labels, torch.Generator().manual_seed(seed)))
@@ -85,8 +85,8 @@ def test_two_views_differ_in_their_augmentation_only(page):
     assert not torch.isclose(first.logits, second.logits).any(dim=1).all()
 
 
-def test_a_head_of_cosines_has_the_scale_that_it_was_given(page):
-    """Features are the inputs, so that the logits of the first batch are known from its rows."""
+def test_a_cosine_head_has_the_given_scale(page):
+    """Features are the inputs here, so the logits follow from the rows of the head."""
     learner = small(page.CosineER, temperature=0.05)
     x, y = corners([0, 1, 1, 2], torch.Generator().manual_seed(3))
     learner.prepare((6,), torch.float32)
@@ -97,7 +97,7 @@ def test_a_head_of_cosines_has_the_scale_that_it_was_given(page):
     )
 
 
-def test_every_class_counts_the_same_and_padding_does_not_count(page):
+def test_classes_count_equally_and_padding_does_not_count(page):
     learner = small(page.EvenER)
     for seed, labels in enumerate([[0, 0, 0, 1], [1, 2], [0, 2, 2]]):
         step = learner.learn(*corners(labels, torch.Generator().manual_seed(seed)))
@@ -108,33 +108,33 @@ def test_every_class_counts_the_same_and_padding_does_not_count(page):
         for y, weight, loss in zip(out.y.tolist(), out.weight.tolist(), losses, strict=True):
             if weight:
                 of_class.setdefault(y, []).append(loss)
-        means = double([sum(some) / len(some) for some in of_class.values()])
+        means = double([sum(losses) / len(losses) for losses in of_class.values()])
         assert step.loss.item() == pytest.approx(means.mean().item(), rel=1e-5)
 
 
-def test_the_probe_says_the_mean_loss_between_scores(page):
+def test_the_probe_records_the_mean_loss_between_scores(page):
     probe, learner = page.MeanLoss(), small(ER, augment="none", net="auto", lr=0.01)
     other, losses, expected = page.MeanLoss(), [], []
     learn = learner.learn
 
-    def noted(x, y):
+    def learn_and_note(x, y):
         step = learn(x, y)
         losses.append(float(step.loss))
         return step
 
-    learner.learn = noted
+    learner.learn = learn_and_note
     stream = ClassIncremental(load("digits"), tasks=5)
     for _ in evaluate(learner, stream, listeners=[probe]):
         expected.append(sum(losses) / len(losses))
         losses.clear()
-    said = [re.search(r'"loss": ([\d.]+)', line)[1] for line in probe.heard()]
-    assert list(map(float, said)) == pytest.approx(expected)
+    recorded = [re.search(r'"loss": ([\d.]+)', line)[1] for line in probe.take_lines()]
+    assert list(map(float, recorded)) == pytest.approx(expected)
     probe.stepped(learner, learn(*stream.batch(0)))
     other.load_state_dict(probe.state_dict())
     assert other.losses == probe.losses != []
 
 
-def test_the_command_on_the_page_records_what_the_probe_says(page, tmp_path):
+def test_the_command_on_the_page_writes_the_lines_of_the_probe(page, tmp_path):
     line = "onepass run my-er --import my_methods --probe mean-loss"
     assert line in PAGE.read_text()
     small_run = ("--dataset", "synthetic", "--batch", 30, "--device", "cpu", "--out", "runs")

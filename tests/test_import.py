@@ -1,4 +1,5 @@
-"""What importing and training cost: time, other packages, and the global generators."""
+"""Importing onepass is fast, commands import only what they need, and training leaves the global
+generators alone."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 import onepass
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 IMPORT = """
@@ -27,10 +28,10 @@ seconds, modules = time.process_time() - began, list(sys.modules)
 TRAIN = """
 from pathlib import Path
 from onepass.runs.spec import Job
-from onepass.runs.execute import run
-run(Job("gsa", "synthetic", batch=60), Path(sys.argv[1]))
+from onepass.runs.execute import run_job
+run_job(Job("gsa", "synthetic", batch=60), Path(sys.argv[1]))
 """
-TELL = """
+REPORT = """
 print(json.dumps([seconds, modules, list(sys.modules)]))
 """
 WITHOUT_TORCH = """
@@ -62,14 +63,14 @@ def python(code: str, *arguments: object) -> Any:
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one run."""
+    """Returns a folder with one run."""
     out = tmp_path_factory.mktemp("runs")
-    run(Job("finetune", "synthetic", batch=60), out)
+    run_job(Job("finetune", "synthetic", batch=60), out)
     return out
 
 
 class Imported(NamedTuple):
-    """How long it took, and the modules of then and after a run."""
+    """The seconds of an import, and the loaded modules after it and after a run."""
 
     seconds: float
     modules: list[str]
@@ -78,12 +79,12 @@ class Imported(NamedTuple):
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Imported:
-    return Imported(*python(IMPORT + TRAIN + TELL, tmp_path_factory.mktemp("imported")))
+    return Imported(*python(IMPORT + TRAIN + REPORT, tmp_path_factory.mktemp("imported")))
 
 
 def test_importing_onepass_takes_under_a_tenth_of_a_second(imported: Imported) -> None:
-    """Of the processor; a busy machine is given two more chances."""
-    again = (python(IMPORT + TELL)[0] for _ in range(2))
+    """The time is CPU time; a busy machine has two more tries."""
+    again = (python(IMPORT + REPORT)[0] for _ in range(2))
     assert any(seconds < 0.1 for seconds in itertools.chain([imported.seconds], again))
 
 
@@ -92,12 +93,12 @@ def test_importing_onepass_brings_in_nothing_heavy(imported: Imported) -> None:
     assert not packages & (HEAVY | {"torch", "numpy", "PIL"})
 
 
-def test_every_public_name_can_be_had() -> None:
+def test_every_public_name_can_be_imported() -> None:
     assert {name for name in onepass.__all__ if getattr(onepass, name) is not None} >= {
         *("GSA", "ER", "Learner", "ClassIncremental", "evaluate", "load", "open", "__version__")
     }
     with pytest.raises(AttributeError, match="no attribute 'GSAA'"):
-        onepass.GSAA  # noqa: B018 - asks for it
+        onepass.GSAA  # noqa: B018 - the access raises
 
 
 @pytest.mark.parametrize(
@@ -117,9 +118,9 @@ def test_every_public_name_can_be_had() -> None:
 def test_a_command_that_computes_nothing_needs_no_torch(
     arguments: tuple[str, ...], finished_run: Path
 ) -> None:
-    asked = [str(finished_run) if argument == RUNS else argument for argument in arguments]
+    words = [str(finished_run) if argument == RUNS else argument for argument in arguments]
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, *asked], capture_output=True, text=True, check=False
+        [sys.executable, "-c", WITHOUT_TORCH, *words], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr.count("rror")) == (0, 0), done.stderr
     assert done.stdout
@@ -131,7 +132,7 @@ def test_a_training_run_needs_torch_numpy_and_pillow_only(imported: Imported) ->
     assert not packages & HEAVY
 
 
-def test_the_command_imports_no_extra_unless_it_is_asked_to(tmp_path: Path) -> None:
+def test_the_command_imports_no_extra_without_need(tmp_path: Path) -> None:
     packages = {name.split(".")[0] for name in python(COMMAND, tmp_path)}
     assert {"typer", "rich", "onepass"} <= packages
     assert not packages & EXTRAS
@@ -144,7 +145,7 @@ def test_a_training_run_neither_reads_nor_moves_the_global_generators(tmp_path: 
         np.random.seed(seed)
         torch.manual_seed(seed)
         before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
-        results.append(run(Job("gsa", "synthetic", batch=60), tmp_path / str(seed)))
+        results.append(run_job(Job("gsa", "synthetic", batch=60), tmp_path / str(seed)))
         after = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
         assert before == after
     assert results[0].state_sha256 == results[1].state_sha256

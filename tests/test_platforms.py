@@ -1,4 +1,4 @@
-"""Systems without what POSIX alone has; simulated: Windows itself cannot be tried here."""
+"""onepass runs on a system without POSIX. Windows is simulated; it cannot be tried here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from command import process
 
 import onepass
 
-# imported by every Python that is started, workers too
+# every new Python process imports this, workers included
 WITHOUT = """
 import sys
 sys.modules["fcntl"] = sys.modules["resource"] = None
@@ -31,20 +31,20 @@ batch = 60
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> dict[str, str]:
-    """An environment in which Python is as on another system."""
+    """Returns an environment in which Python lacks the POSIX-only modules and functions."""
     (tmp_path / "sitecustomize.py").write_text(WITHOUT)
     root = str(Path(__file__).parents[1])
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), root])}
 
 
-def test_no_module_begins_with_an_import_that_only_posix_has() -> None:
+def test_no_module_imports_a_posix_module_at_the_top() -> None:
     posix = re.compile("^(import|from) (fcntl|resource|pwd|grp|termios)", re.MULTILINE)
     files = Path(onepass.__file__).parent.rglob("*.py")
     assert not [path.name for path in files if posix.search(path.read_text())]
 
 
 @pytest.mark.slow
-def test_runs_workers_lines_and_benchmarks_need_nothing_that_only_posix_has(
+def test_runs_workers_results_files_and_benchmarks_need_no_posix(
     elsewhere: dict[str, str], tmp_path: Path
 ) -> None:
     words = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--device", "cpu", "--json")

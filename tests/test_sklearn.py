@@ -1,4 +1,4 @@
-"""Any method as a scikit-learn classifier: its own checks, and what its users do."""
+"""Every method works as a scikit-learn classifier: scikit-learn's own checks, and typical uses."""
 
 import pickle
 
@@ -20,7 +20,7 @@ from onepass.learning import registry
 from onepass.sklearn import EXPECTED_TO_FAIL, OnePassClassifier
 
 FAST = {"er": {"replay": 16}, "gsa": {"mix": 16}, "scr": {"replay": 16}}
-WORDS = ("owl", "cat", "bee")  # neither in alphabetical order nor in that of their numbers
+WORDS = ("owl", "cat", "bee")  # not in alphabetical order
 
 
 def classifier(method="er", **settings):
@@ -30,7 +30,7 @@ def classifier(method="er", **settings):
 
 
 def rows(count=30):
-    """Three classes that lie far apart, one after another."""
+    """Returns three well separated classes, one after another."""
     y = np.arange(count) * 3 // count
     return 3 * np.eye(3)[y] + 0.1 * np.random.default_rng(0).normal(size=(count, 3)), y
 
@@ -46,7 +46,7 @@ def words(y):
     [classifier(method, **settings) for method, settings in FAST.items()],
     expected_failed_checks=lambda _: EXPECTED_TO_FAIL,
 )
-def test_scikit_learn_is_content(estimator, check):
+def test_scikit_learns_checks_pass(estimator, check):
     check(estimator)
 
 
@@ -55,7 +55,7 @@ def test_scikit_learn_is_content(estimator, check):
     [classifier(info.key) for info in registry.methods() if info.key not in FAST],
     expected_failed_checks=lambda _: EXPECTED_TO_FAIL,
 )
-def test_scikit_learn_is_content_with_every_method(estimator, check):
+def test_scikit_learns_checks_pass_for_every_method(estimator, check):
     check(estimator)
 
 
@@ -79,36 +79,36 @@ def test_fit_begins_anew_and_partial_fit_goes_on():
     assert once.partial_fit(x, y).learner_.steps == 6
 
 
-def test_classes_may_come_at_any_time_or_be_told_before():
+def test_classes_may_arrive_at_any_time_or_be_named_before():
     x, y = rows(90)
-    one = classifier(lr=0.01)
-    for label, told in ((0, None), (1, ["ant"]), (2, None)):
-        one.partial_fit(x[y == label], words(y[y == label]), classes=told)
-    assert one.classes_.tolist() == ["ant", "bee", "cat", "owl"]
-    chances = one.predict_proba(x)
-    assert (chances[:, 0] == 0).all()
-    assert np.allclose(chances.sum(axis=1), 1)
-    assert (one.classes_[chances.argmax(axis=1)] == one.predict(x)).all()
-    assert one.score(x, words(y)) > 0.9
+    model = classifier(lr=0.01)
+    for label, named in ((0, None), (1, ["ant"]), (2, None)):
+        model.partial_fit(x[y == label], words(y[y == label]), classes=named)
+    assert model.classes_.tolist() == ["ant", "bee", "cat", "owl"]
+    probabilities = model.predict_proba(x)
+    assert (probabilities[:, 0] == 0).all()
+    assert np.allclose(probabilities.sum(axis=1), 1)
+    assert (model.classes_[probabilities.argmax(axis=1)] == model.predict(x)).all()
+    assert model.score(x, words(y)) > 0.9
 
 
-def test_yes_and_no_come_back_as_they_were():
+def test_booleans_are_predicted_as_booleans():
     x, y = rows()
-    found = classifier(lr=0.01).fit(x, y == 1).predict(x)
-    assert found.dtype == bool
-    assert (found == (y == 1)).mean() > 0.9
+    predicted = classifier(lr=0.01).fit(x, y == 1).predict(x)
+    assert predicted.dtype == bool
+    assert (predicted == (y == 1)).mean() > 0.9
 
 
-def test_a_frame_of_images_as_rows():
+def test_a_data_frame_may_hold_images_as_rows():
     y = np.arange(40) % 2
     pixels = np.where(y[:, None] == np.repeat([0, 1], 32), 250, 5)  # dark above, dark below
-    frame = pandas.DataFrame(pixels, columns=[f"pixel {place}" for place in range(64)])
+    frame = pandas.DataFrame(pixels, columns=[f"pixel {index}" for index in range(64)])
     names = pandas.Series(y).map({0: "above", 1: "below"})
-    one = classifier(image_shape=(8, 8), lr=0.01, augment="none").fit(frame, names)
-    assert one.learner_.trainer.shape == (1, 8, 8)
-    assert (one.predict(frame) == names).all()
-    assert one.n_features_in_ == 64
-    assert one.feature_names_in_.tolist() == list(frame.columns)
+    model = classifier(image_shape=(8, 8), lr=0.01, augment="none").fit(frame, names)
+    assert model.learner_.trainer.shape == (1, 8, 8)
+    assert (model.predict(frame) == names).all()
+    assert model.n_features_in_ == 64
+    assert model.feature_names_in_.tolist() == list(frame.columns)
 
 
 # ---- settings
@@ -130,7 +130,7 @@ def test_a_search_sets_the_method_and_its_settings_inside_a_pipeline():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"memroy": 5}, "Did you mean 'memory'"),
         ({"method": "ers"}, "Did you mean 'er'"),
@@ -139,20 +139,20 @@ def test_a_search_sets_the_method_and_its_settings_inside_a_pipeline():
         ({"image_shape": (1, 3)}, "whole numbers from 0 to 255"),
     ],
 )
-def test_what_cannot_be_is_said_when_it_is_fitted(settings, said):
-    one = clone(classifier()).set_params(**settings)
-    with pytest.raises((InputError, UnknownNameError), match=said):
-        one.fit(*rows())
+def test_fit_refuses_bad_settings(settings, message):
+    model = clone(classifier()).set_params(**settings)
+    with pytest.raises((InputError, UnknownNameError), match=message):
+        model.fit(*rows())
 
 
-def test_labels_of_another_kind_change_nothing():
+def test_refused_labels_change_nothing():
     x, y = rows()
-    one = classifier().partial_fit(x, y)
-    before = one.learner_.state_sha256()
+    model = classifier().partial_fit(x, y)
+    before = model.learner_.state_sha256()
     with pytest.raises(InputError, match="all text or all whole numbers"):
-        one.partial_fit(x, words(y))
-    assert one.learner_.state_sha256() == before
-    assert one.classes_.tolist() == [0, 1, 2]
+        model.partial_fit(x, words(y))
+    assert model.learner_.state_sha256() == before
+    assert model.classes_.tolist() == [0, 1, 2]
 
 
 # ---- files
@@ -165,19 +165,19 @@ def noisy(samples, rng):
 @pytest.mark.parametrize(
     "own", [{}, {"net": nn.Linear(3, 8)}, {"augment": noisy}], ids=["nothing", "net", "augment"]
 )
-def test_what_was_pickled_goes_on_bit_for_bit(own):
+def test_a_pickled_classifier_goes_on_bit_for_bit(own):
     x, y = rows()
-    one = classifier(**own).fit(x, words(y))
-    again = pickle.loads(pickle.dumps(one))
-    assert (again.predict_proba(x) == one.predict_proba(x)).all()
-    for each in (one, again):
-        each.partial_fit(x, words(y))
-    assert again.learner_.state_sha256() == one.learner_.state_sha256()
+    model = classifier(**own).fit(x, words(y))
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.predict_proba(x) == model.predict_proba(x)).all()
+    for fitted in (model, again):
+        fitted.partial_fit(x, words(y))
+    assert again.learner_.state_sha256() == model.learner_.state_sha256()
 
 
-def test_the_learner_inside_is_one_like_any_other(tmp_path):
+def test_the_learner_inside_is_an_ordinary_learner(tmp_path):
     x, y = rows()
-    one = classifier().fit(x, words(y))
-    one.learner_.save(tmp_path / "model.pt")
+    model = classifier().fit(x, words(y))
+    model.learner_.save(tmp_path / "model.pt")
     opened = onepass.open(tmp_path / "model.pt", device="cpu")
-    assert (opened.predict(x) == one.predict(x)).all()
+    assert (opened.predict(x) == model.predict(x)).all()

@@ -1,10 +1,9 @@
-"""The wheel, installed elsewhere: the default job and the examples of a first day run without the
-repository.
+"""The installed wheel works without the repository: the default job, the paper, and the examples of
+a first day.
 
-What is fresh for the latter: an environment of its own with nothing in it but the wheel, an empty
-home, and no variable of this process. What is borrowed: torch and all else that onepass needs, from
-the folders of the environment that runs the tests, without its .pth files and thus without the
-repository.
+The first days run in a fresh environment: only the wheel is installed, the home folder is empty,
+and no environment variable is inherited. The dependencies (torch and others) come from the folders
+of the environment that runs the tests, without its .pth files and thus without the repository.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def call(*command: object, timeout: float = 300, **options: object) -> Done:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that the build leaves nothing in the tree."""
+    """Builds the wheel from a copy, so that the build leaves nothing in the tree."""
     source = tmp_path_factory.mktemp("source")
     for name in NEEDED:
         if (ROOT / name).is_dir():
@@ -75,7 +74,7 @@ def target(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(target: Path, *arguments: object, cwd: Path) -> Done:
-    """The command line of the installed wheel; that nothing came from the repository is checked."""
+    """Runs the installed command line, and checks that no module comes from the repository."""
     start = START.format(root=str(ROOT), target=str(target))
     environment = {**os.environ, "PYTHONPATH": str(target)}
     return call(sys.executable, "-c", start, *arguments, cwd=cwd, env=environment)
@@ -117,7 +116,7 @@ def test_the_default_job_runs_from_the_wheel(target: Path, tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def guest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment of its own, in which the wheel is installed."""
+    """Returns the programs of a fresh environment that has the wheel installed."""
     folder = tmp_path_factory.mktemp("guest")
     done = call(sys.executable, "-m", "venv", "--without-pip", folder)
     assert done.status == 0, done.err
@@ -137,7 +136,7 @@ def visit(guest: Path, cwd: Path, *command: object, timeout: float = 300) -> Don
 
 
 def test_every_table_and_figure_is_made_from_the_wheel(guest: Path, tmp_path: Path) -> None:
-    """Five minutes are promised to a machine that does nothing else."""
+    """An idle machine should take at most five minutes."""
     done = visit(guest, tmp_path, "onepass", "paper", "--quick", "--out", "paper", timeout=900)
     assert done.status == 0, done.out + done.err
     page = (tmp_path / "paper/README.md").read_text()
@@ -156,12 +155,12 @@ def test_every_table_and_figure_is_made_from_the_wheel(guest: Path, tmp_path: Pa
     with browsers.opened() as browser:
         browser.get((tmp_path / "paper/report.html").as_uri())
         assert browsers.console(browser) == []
-        shown = [one.text for one in browser.find_elements("css selector", "section h2")]
-    assert shown[:2] == ["Summary", "Results"]
+        headings = [heading.text for heading in browser.find_elements("css selector", "section h2")]
+    assert headings[:2] == ["Summary", "Results"]
 
 
 @pytest.mark.parametrize(
-    ("script", "said", "left"),
+    ("script", "printed", "files"),
     [
         ("engineer.py", ["28 samples removed", "holds 0 rows and predicts the same: True"], []),
         ("researcher/run.sh", ["ok      a saved learner goes on exactly", "focal-er"], ["runs"]),
@@ -169,7 +168,7 @@ def test_every_table_and_figure_is_made_from_the_wheel(guest: Path, tmp_path: Pa
     ],
 )
 def test_a_first_day_with_the_wheel(
-    guest: Path, tmp_path: Path, script: str, said: list[str], left: list[str]
+    guest: Path, tmp_path: Path, script: str, printed: list[str], files: list[str]
 ) -> None:
     original = ROOT / "examples/first_day" / script
     day = Path(shutil.copytree(original.parent, tmp_path / "day"))
@@ -177,5 +176,5 @@ def test_a_first_day_with_the_wheel(
     assert found.out.startswith(str(guest.parent)), found
     done = visit(guest, day, "python" if original.suffix == ".py" else "bash", original.name)
     assert done.status == 0, done.out + done.err
-    assert all(words in done.out for words in said), done.out
-    assert all((day / name).exists() for name in left)
+    assert all(words in done.out for words in printed), done.out
+    assert all((day / name).exists() for name in files)

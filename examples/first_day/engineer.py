@@ -1,8 +1,8 @@
-"""An engineer's first day: rows of numbers with names for labels, learned day by day.
+"""An engineer's first day: rows of numbers with text labels, learned day by day.
 
-Machines of several customers send readings; a technician has written down what was wrong. New
-faults turn up as the days go by. The readings come from a .csv as one would export it; here they
-are made up first. Run it in an empty folder: python engineer.py
+Machines of several customers send readings, and a technician labels the faults. New faults appear
+as the days go by. The readings come from an exported .csv; this script makes one up first. Run it
+in an empty folder: python engineer.py
 """
 
 import csv
@@ -23,7 +23,7 @@ FAULTS_BY_DAY = [["fine", "belt"], ["fine", "bearing"], ["fine", "leak"], ["fine
 
 
 def export(file: Path) -> None:
-    """What your own system does: one line a reading."""
+    """Writes one row per reading, in place of your own system."""
     rng = np.random.default_rng(0)
     faults = dict.fromkeys(fault for day in FAULTS_BY_DAY for fault in day)
     usual = {fault: rng.normal(50, 10, len(FEATURES)) for fault in faults}
@@ -50,10 +50,10 @@ def main() -> None:
         rows = list(csv.DictReader(file))
     rows, held_out = rows[::2], rows[1::2]
 
-    # A Pipeline is fitted on the first day: what the scaler learns then stays as it is. Pipelines
-    # have no partial_fit, so that the next days go through its two steps one after the other.
-    # gap: a new fault begins a new task if five batches of ten rows have brought none. By default
-    # it is ten, as many as a day has here, and the days would run into each other.
+    # The first day fits the Pipeline; the scaler then stays as it is. Pipelines have no
+    # partial_fit, so later days go through the two steps one after the other.
+    # gap: a new fault begins a new task if five batches of ten rows have brought none. The default
+    # of ten batches is a whole day here, so two days would become one task.
     model = make_pipeline(StandardScaler(), OnePassClassifier("gsa", memory=60, gap=5, seed=0))
     scaler, classifier = model
     for day, group in groupby(rows, key=lambda row: row["day"]):
@@ -66,18 +66,18 @@ def main() -> None:
         accuracy = 100 * model.score(features(tested), labels(tested))
         print(f"day {day}: accuracy {accuracy:.1f} % on {', '.join(model.classes_)}")
 
-    # The memory is all that is kept of the rows: 60 of them, as the scaler gave them.
+    # Only the memory keeps rows: 60 of them, after scaling.
     learner = classifier.learner_
     names, counts = np.unique(learner.kept.y, return_counts=True)
     print("kept:", ", ".join(f"{n} of {name}" for name, n in zip(names, counts, strict=True)))
 
-    # A customer leaves. Their rows are found in the memory by their values.
+    # A customer leaves. Find their rows in the memory by their values.
     theirs = features([row for row in rows if row["customer"] == "north"])
     theirs = torch.tensor(scaler.transform(theirs), dtype=torch.float32)
     print(learner.forget(where=lambda x, y: (x[:, None] == theirs).all(dim=2).any(dim=1)))
 
-    # Three ways to keep the model: your own pickle of the whole pipeline; a file that holds no
-    # code and goes on learning; and one without any row, to give away.
+    # Three ways to keep the model: your own pickle of the whole pipeline; a file without code that
+    # goes on learning; and a file without any row, to give away.
     Path("pipeline.pickle").write_bytes(pickle.dumps(model))
     learner.save("model.pt")
     learner.save("to-give-away.pt", memory=False)

@@ -1,4 +1,4 @@
-"""Where things lie that can be made again."""
+"""The folder for files that can be rebuilt at any time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_root() -> Path:
-    """`ONEPASS_CACHE`, or the user's cache folder."""
+    """Returns `ONEPASS_CACHE` if it is set, else `onepass` in the user's cache folder."""
     if os.environ.get("ONEPASS_CACHE"):
         return Path(os.environ["ONEPASS_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME")

@@ -1,4 +1,4 @@
-"""A fingerprint of tensors and plain values."""
+"""A checksum of tensors and plain values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from torch import Tensor
 
 
 def sha256(tree: object) -> str:
-    """A fingerprint of nested dicts, lists, plain values and tensors (names, dtypes, bytes)."""
+    """Returns a checksum of nested dicts, lists, plain values and tensors. Keys, dtypes, shapes and
+    bytes count; the order of a dict's keys and the device do not."""
     digest = hashlib.sha256()
     _feed(tree, digest.update)
     return digest.hexdigest()
 
 
 def _feed(tree: object, feed: Callable[[bytes], object]) -> None:
-    """Each piece with its kind and length, so that no two trees give the same bytes."""
+    """Feeds each value with its kind and length, so that two trees never give the same bytes."""
     if isinstance(tree, dict):
         feed(f"dict {len(tree)};".encode())
         for key in sorted(tree, key=repr):

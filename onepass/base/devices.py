@@ -1,4 +1,7 @@
-"""Where to compute, and how."""
+"""Devices: which one to compute on, how much it can hold, and with which numerical settings.
+
+Functions import torch themselves, so that commands which do not compute start without it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from onepass.base.text import quoted
 if TYPE_CHECKING:
     import torch
 
-SMALLEST = math.ulp(0.0)  # above 0, unless numbers that small count as 0
-LARGE = 10_000  # a number that is worth a word when there is no room
-# How torch says, besides by errors of their own, that there is no room or that its numbers end.
-NO_ROOM = (
+SMALLEST_FLOAT = math.ulp(0.0)  # above 0, unless this process flushes subnormals to 0 already
+LARGE = 10_000  # a setting at least this large is named when memory runs out
+# Texts by which torch reports a lack of memory, or sizes that overflow, in errors of general types.
+OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",
     "not enough memory",
     "Storage size calculation overflowed",
@@ -30,11 +33,11 @@ NO_ROOM = (
 )
 
 
-def resolve(name: str) -> torch.device:
-    """`auto` is NVIDIA's GPU where there is one, else the CPU; `mps` is Apple's. A GPU that is not
-    there is an error.
+def resolve_device(name: str) -> torch.device:
+    """Returns the device of this name: `auto` is an NVIDIA GPU if there is one, else the CPU; `mps`
+    is Apple's GPU. Raises an InputError if this machine has no such device.
 
-    >>> resolve("cpu")
+    >>> resolve_device("cpu")
     device(type='cpu')
     """
     import torch
@@ -44,29 +47,30 @@ def resolve(name: str) -> torch.device:
     if re.fullmatch("cuda(:[0-9]{1,3})?", name):
         seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if not seen:
-            raise InputError(f"device {name!r} is not there: torch sees no GPU; use cpu or auto")
+            raise InputError(f"device {name!r} is missing: torch sees no GPU; use cpu or auto")
         if int(name.partition(":")[2] or 0) >= seen:
-            raise InputError(f"device {name!r} is not there: the last one is cuda:{seen - 1}")
+            raise InputError(f"device {name!r} is missing: the last one is cuda:{seen - 1}")
     elif name == "mps":
         if not torch.backends.mps.is_available():
-            raise InputError("device 'mps' is not there: torch sees no GPU of Apple's; use cpu")
+            raise InputError("device 'mps' is missing: torch sees no Apple GPU; use cpu")
     elif name != "cpu":
         raise InputError(f"device must be auto, cpu, mps, cuda or cuda:N, not {quoted(name)}")
     return torch.device(name)
 
 
-def kind(name: str) -> str:
-    """Without its number: which of several GPUs it is makes no other run.
+def device_type(name: str) -> str:
+    """Returns a device's name without its number: runs on cuda:0 and cuda:1 are the same run.
 
-    >>> kind("cuda:1"), kind("cpu")
+    >>> device_type("cuda:1"), device_type("cpu")
     ('cuda', 'cpu')
     """
     return name.partition(":")[0]
 
 
-def current(name: str) -> AbstractContextManager[object]:
-    """Inside, streams, graphs and kernels that do not say on which GPU they are go to this one."""
-    if kind(name) == name:
+def selected_gpu(name: str) -> AbstractContextManager[object]:
+    """Makes this GPU the default for streams, graphs and kernels that name no GPU; does nothing for
+    a device without a number."""
+    if device_type(name) == name:
         return nullcontext()
     import torch
 
@@ -75,16 +79,16 @@ def current(name: str) -> AbstractContextManager[object]:
 
 @contextmanager
 def no_subnormals() -> Iterator[None]:
-    """Inside, results too near to 0 for a float of full precision are 0. Adam's moments of a weight
-    that gets no gradient come there within a thousand steps (the pixels around a digit are always
-    0), and a processor takes many times as long for such numbers, of which nothing depends.
+    """Rounds subnormal floats to 0 inside. A CPU computes with them many times slower, and no
+    result depends on them. Adam's moments become subnormal within a thousand steps if a weight gets
+    no gradient, as for the pixels around a digit, which are always 0.
 
-    With several threads nothing is changed: each has a mode of its own, that of the thread which
-    happened to start it, and the bits would depend on that.
+    Changes nothing if torch uses several threads. The mode belongs to a thread, and a worker thread
+    inherits it from whichever thread started it, so the bits would depend on that.
     """
     import torch
 
-    if torch.get_num_threads() > 1 or SMALLEST == 0:
+    if torch.get_num_threads() > 1 or SMALLEST_FLOAT == 0:
         yield
         return
     torch.set_flush_denormal(True)
@@ -94,72 +98,75 @@ def no_subnormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def finest(device: torch.device) -> torch.dtype:
-    """The floats with the most digits that a device has: Apple's GPU has no doubles."""
+def widest_float(device: torch.device) -> torch.dtype:
+    """Returns the most precise float dtype of a device: Apple's GPU has no float64."""
     import torch
 
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def free_bytes(device: torch.device) -> int | None:
-    """Returns how much memory a GPU has left for tensors of this process; None where nobody knows.
+def free_gpu_bytes(device: torch.device) -> int | None:
+    """Returns the bytes of GPU memory left for tensors of this process; None if it is not CUDA.
 
-    >>> free_bytes(resolve("cpu")) is None
+    >>> free_gpu_bytes(resolve_device("cpu")) is None
     True
     """
     import torch
 
     if device.type != "cuda":
         return None
+    # torch's allocator has taken this memory from the GPU, and no tensor uses it
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + cached
 
 
-def at_hand(value: torch.Tensor) -> bool:
-    """Whether reading it waits for nothing: it lies on the host. (A fake tensor has no value.)"""
+def is_on_host(value: torch.Tensor) -> bool:
+    """Returns whether a tensor's value can be read at once, without waiting for a GPU. A fake
+    tensor of torch.compile has no value."""
     import torch
 
     return value.device.type == "cpu" and type(value) is torch.Tensor
 
 
-def cores() -> int:
-    """Those that this process may use."""
+def usable_cores() -> int:
+    """Returns the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 @contextmanager
-def room_for(numbers: Mapping[str, object]) -> Iterator[None]:
-    """Where memory is taken: if there is not enough of it, the error names the large ones among
-    these numbers, the settings that decide how much is asked for."""
+def naming_large_settings(numbers: Mapping[str, object]) -> Iterator[None]:
+    """Replaces an out-of-memory error by a TooLargeError that names the large values in `numbers`,
+    which are the settings that decide how much memory the body takes."""
     import torch
 
     try:
         yield
     except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as problem:
         lacking = isinstance(problem, MemoryError | torch.OutOfMemoryError)
-        if not lacking and not any(words in str(problem) for words in NO_ROOM):
+        if not lacking and not any(words in str(problem) for words in OUT_OF_MEMORY_TEXTS):
             raise
         large = {
             name: value
             for name, value in numbers.items()
             if isinstance(value, int) and value >= LARGE
         }
-        told = ", ".join(f"{name}={value}" for name, value in large.items())
+        settings = ", ".join(f"{name}={value}" for name, value in large.items())
         raise TooLargeError(
-            f"there is not enough room on this machine for {told or 'a step'}"
+            f"this machine does not have enough memory for {settings or 'a step'}"
         ) from None
 
 
 def allow_determinism() -> None:
-    """What CUDA asks for; it counts only before the GPU is first used."""
+    """Sets the environment variable that deterministic cuBLAS needs. It takes effect only before
+    the first use of a GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @contextmanager
-def computing(threads: int, deterministic: bool) -> Iterator[None]:
-    """With this many threads, and the same bits each time if asked; both are put back after."""
+def threads_and_determinism(threads: int, deterministic: bool) -> Iterator[None]:
+    """Sets the number of CPU threads, and deterministic algorithms if wanted; restores both."""
     import torch
 
     before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()

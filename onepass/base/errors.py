@@ -1,4 +1,4 @@
-"""What can go wrong, in the user's words. An `OnepassError` is something that the user can mend."""
+"""The errors of onepass. An `OnepassError` is one that the user can correct."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from onepass.base.text import LONGEST, quoted
 
 
 class OnepassError(Exception):
-    """One clear line on what was wrong and what is valid; the command line exits with 2."""
+    """An error whose message says in one line what is wrong and what is valid. The command line
+    exits with status 2."""
 
 
 class InputError(OnepassError, ValueError):
-    """A batch, a label or a setting is not what it has to be."""
+    """A batch, a label or a setting is invalid."""
 
 
 class TooLargeError(InputError):
-    """Settings, or samples, for which this machine has no room."""
+    """Settings or samples need more memory than this machine has."""
 
 
 class UnknownNameError(OnepassError, LookupError):
-    """A method, dataset or setting that does not exist."""
+    """There is no method, dataset or setting of this name; the message suggests the nearest."""
 
     def __init__(self, kind: str, name: str, valid: Iterable[str], more: str = "") -> None:
         names = sorted(valid)
@@ -32,53 +33,54 @@ class UnknownNameError(OnepassError, LookupError):
 
 
 class NotFittedError(OnepassError, ValueError, AttributeError):
-    """A prediction was asked of a learner that has seen no batch."""
+    """A learner cannot predict because it has learned from no batch yet."""
 
 
 class DataError(OnepassError):
-    """A dataset that is missing, incomplete or damaged."""
+    """A dataset is missing, incomplete or damaged."""
 
 
 class CheckpointError(OnepassError):
-    """A file that is no checkpoint of ours, or not of this method or version."""
+    """A file is not a checkpoint, or not one of this method or version."""
 
 
 class MissingEntryError(CheckpointError, KeyError):
     """A saved state lacks an entry."""
 
-    __str__ = Exception.__str__  # a KeyError would show its text in quotes
+    __str__ = Exception.__str__  # a KeyError puts its message in quotes
 
 
 class WriteError(OnepassError, OSError):
-    """A file could not be written; the one that was there before is still there."""
+    """A file could not be written; its previous content is intact."""
 
 
 class RunError(OnepassError):
-    """A run folder that exists already, belongs to other settings, or cannot be written."""
+    """A run folder exists already, belongs to other settings, or cannot be written."""
 
 
 class BusyError(RunError):
-    """A run that another process is at just now."""
+    """Another process is working on this run."""
 
 
 class TrainingError(RuntimeError):
-    """Training itself failed; the command line exits with 1."""
+    """Training itself failed. The command line exits with status 1."""
 
 
-def name_of_ours(problem: BaseException) -> str:
-    """Returns the name of the class here that an error is of, or derives from; empty if of none.
+def error_name(problem: BaseException) -> str:
+    """Returns the name of the error's nearest class in this module, or "" if it has none here.
 
-    >>> name_of_ours(DataError("no file")), name_of_ours(KeyError("lr"))
+    >>> error_name(DataError("no file")), error_name(KeyError("lr"))
     ('DataError', '')
     """
-    return next((one.__name__ for one in type(problem).__mro__ if one.__module__ == __name__), "")
+    return next((cls.__name__ for cls in type(problem).__mro__ if cls.__module__ == __name__), "")
 
 
-def made_again(name: str, text: str) -> Exception:
-    """Returns the error of a class here that has this text, as another process had it.
+def rebuild_error(name: str, text: str) -> Exception:
+    """Returns an error from its class name in this module and its text, as another process raised
+    it.
 
-    >>> made_again("UnknownNameError", "unknown method 'gsaa'")
+    >>> rebuild_error("UnknownNameError", "unknown method 'gsaa'")
     UnknownNameError("unknown method 'gsaa'")
     """
     kind: type[Exception] = globals()[name]
-    return kind.__new__(kind, text)  # without __init__, which may take other arguments
+    return kind.__new__(kind, text)  # not __init__: it may take other arguments than the text

@@ -1,7 +1,7 @@
-"""What was saved, compared with what it is for, before any of it is used.
+"""Checks of a saved state before any of it is loaded.
 
-Whoever goes on from a file has made everything that the file is about already: a network of the
-right shape, an optimiser, an empty memory. Their own state says what a saved one must look like.
+When a learner resumes, its network, optimiser and empty memory exist already. Their own state shows
+what a saved state must look like: the same keys, types, shapes and dtypes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from onepass.base.errors import CheckpointError, MissingEntryError
 
 
 def expect_alike(saved: Any, wanted: Any, name: str) -> None:
-    """Refuses what has other keys, kinds, shapes or dtypes than `wanted`; values may be others.
+    """Raises a CheckpointError if `saved` differs from `wanted` in keys, types, shapes or dtypes.
+    Values may differ. `name` is where `saved` stands in the file.
 
     >>> expect_alike({"size": torch.zeros(3)}, {"size": torch.zeros(2)}, "store")
     Traceback (most recent call last):
@@ -28,27 +29,28 @@ def expect_alike(saved: Any, wanted: Any, name: str) -> None:
         raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
     elif isinstance(wanted, dict):
         expect_keys(saved, wanted, name)
-        for key, one in wanted.items():
-            expect_alike(saved[key], one, f"{name}.{key}")
+        for key, value in wanted.items():
+            expect_alike(saved[key], value, f"{name}.{key}")
 
 
 def expect_keys(saved: Any, wanted: Any, name: str) -> None:
-    """The same keys, in whatever order."""
+    """Raises a CheckpointError unless both dicts have the same keys, in any order."""
     expect_kind(saved, dict, name)
     if missing := [key for key in wanted if key not in saved]:
         raise MissingEntryError(f"{name} has no {missing[0]!r}")
     if more := [key for key in saved if key not in wanted]:
-        raise CheckpointError(f"{name} has {more[0]!r}, which nothing here is for")
+        raise CheckpointError(f"{name} has {more[0]!r}, which this learner does not use")
 
 
 def expect_kind(saved: Any, kind: type, name: str) -> None:
-    """Exactly this kind: True is no number here."""
+    """Raises a CheckpointError unless `saved` has exactly this type: True is not an int here."""
     if type(saved) is not kind:
         raise CheckpointError(f"{name} is {_kind(saved)} where {kind.__name__} belongs")
 
 
 def expect_number(saved: Any, low: int, high: int, name: str) -> int:
-    """A whole number, as a plain value or as the only one of a tensor, between the two."""
+    """Returns an integer, saved as an int or as an int64 tensor of shape (); raises a
+    CheckpointError unless it lies in low … high."""
     if isinstance(saved, Tensor):
         _expect_tensor(saved, torch.zeros((), dtype=torch.int64), name)
         saved = int(saved)
@@ -59,11 +61,11 @@ def expect_number(saved: Any, low: int, high: int, name: str) -> int:
 
 
 def expect_rows(saved: Tensor, classes: int, name: str) -> None:
-    """Rows of the head that have one of so many classes."""
+    """Raises a CheckpointError unless all rows of the class head are below `classes`."""
     strange = saved[(saved < 0) | (saved >= classes)]
     if len(strange):
         raise CheckpointError(
-            f"{name} holds row {int(strange[0])}, and there are {classes} classes"
+            f"{name} holds row {int(strange[0])}, but there are only {classes} classes"
         )
 
 
@@ -71,7 +73,7 @@ def _expect_tensor(saved: Any, wanted: Tensor, name: str) -> None:
     if type(saved) is not Tensor:
         raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
     if saved.layout != torch.strided or saved.is_meta or saved.requires_grad:
-        raise CheckpointError(f"{name} is no plain tensor of numbers")
+        raise CheckpointError(f"{name} is not a plain tensor of numbers")
     if (saved.dtype, saved.shape) != (wanted.dtype, wanted.shape):
         raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
 

@@ -1,4 +1,7 @@
-"""Files that are whole or absent."""
+"""File I/O that survives kills and full disks: a file is written whole or not at all.
+
+Also here: lines of JSON appended by several processes, file locks, and strict JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,12 @@ from onepass.base.errors import InputError, WriteError
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Writes beside the target, flushes to the disk, then renames: a kill at any moment or a full
-    disk leaves the file that was there before. A link of the target's name is replaced, not
-    followed, and nobody can foresee the name beside it to put one there."""
+    """Writes a temporary file beside the target, flushes it to the disk and renames it. A kill at
+    any moment, or a full disk, leaves the previous file intact.
+
+    A link at the target is replaced, not followed. The temporary name is random, so that another
+    user cannot put a link there in advance. Raises a WriteError if the system refuses.
+    """
     partial = path.with_name(f".onepass.{secrets.token_hex(8)}.partial")
     try:
         with partial.open("xb") as file:
@@ -40,13 +46,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_output(path: Path, content: bytes | memoryview) -> None:
-    """Writes what a user asked for, in a folder that need not be there yet."""
+    """Writes a file that the user named; makes its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write(content))
 
 
 def expect_suffix(path: Path, what: str, *suffixes: str) -> None:
-    """Raises an InputError if the name of what a user asked for ends otherwise."""
+    """Raises an InputError unless the file that the user named has one of these suffixes; `what`
+    names the file in the message."""
     if path.suffix.lower() not in suffixes:
         *others, last = suffixes
         valid = f"{', '.join(others)} or {last}" if others else last
@@ -57,36 +64,41 @@ def write_json(path: Path, content: object) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def append(path: Path, text: str) -> None:
+def append_text(path: Path, text: str) -> None:
+    """Appends text to a file, which is made if it is missing; the disk may get it later."""
     try:
-        number = _opened(path, os.O_WRONLY | os.O_APPEND)
+        number = _open_descriptor(path, os.O_WRONLY | os.O_APPEND)
         with os.fdopen(number, "a", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except OSError as problem:
-        raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
+        raise WriteError(
+            f"{path} could not be appended to: {problem.strerror or problem}"
+        ) from None
 
 
-def sync(path: Path) -> None:
-    """Sees what was appended to a file onto the disk."""
+def flush_to_disk(path: Path) -> None:
+    """Waits until everything appended to a file is on the disk."""
     try:
-        with os.fdopen(_opened(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+        with os.fdopen(_open_descriptor(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
             os.fsync(file.fileno())
     except OSError as problem:
         raise WriteError(f"{path} could not be written: {problem.strerror or problem}") from None
 
 
 def append_line(path: Path, line: str, *, unless: str = "") -> None:
-    """Adds a line of JSON to a file that several processes add to, whole or not at all. What a kill
-    has left of the line before is cut off; a last line that only lacks its end gets one. Nothing is
-    added if the whole lines hold the words `unless`."""
+    """Appends a JSON line to a file shared by several processes, whole or not at all.
+
+    A broken last line, left by a kill, is cut off; a last line that only lacks its newline gets it.
+    Appends nothing if the file contains the text `unless` already.
+    """
     try:
-        with os.fdopen(_opened(path, os.O_RDWR | os.O_APPEND), "rb+", buffering=0) as file:
+        with os.fdopen(_open_descriptor(path, os.O_RDWR | os.O_APPEND), "rb+", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "it is not a file")
-            with _held(file.fileno(), path, wait=True):
-                end, missing = _end_of_lines(file)
+            with _file_lock(file.fileno(), path, wait=True):
+                end, missing = _end_of_whole_lines(file)
                 file.truncate(end)
-                if unless and _holds(file, unless):
+                if unless and _contains(file, unless):
                     return
                 try:
                     _write_all(file, f"{missing}{line}\n".encode())
@@ -94,11 +106,13 @@ def append_line(path: Path, line: str, *, unless: str = "") -> None:
                     file.truncate(end)
                     raise
     except OSError as problem:
-        raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
+        raise WriteError(
+            f"{path} could not be appended to: {problem.strerror or problem}"
+        ) from None
 
 
-def _end_of_lines(file: FileIO) -> tuple[int, str]:
-    """Up to where a file's lines are whole, and what the last of them lacks."""
+def _end_of_whole_lines(file: FileIO) -> tuple[int, str]:
+    """Returns the offset at which the whole lines end, and the newline if the last one lacks it."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - 1))
     if file.read(1) in (b"", b"\n"):
@@ -108,15 +122,16 @@ def _end_of_lines(file: FileIO) -> tuple[int, str]:
     begin = content.rfind(b"\n") + 1
     last = content[begin:].decode(errors="replace")
     try:
-        parsed(last)
+        parse_json(last)
     except ValueError:
         if last.startswith("{"):
             return begin, ""
-        raise OSError(errno.EINVAL, "its last line is no JSON") from None
+        # not our broken line: cutting it off could destroy a foreign file
+        raise OSError(errno.EINVAL, "its last line is not JSON") from None
     return size, "\n"
 
 
-def _holds(file: FileIO, words: str) -> bool:
+def _contains(file: FileIO, words: str) -> bool:
     file.seek(0)
     return words.encode() in file.read()
 
@@ -128,21 +143,21 @@ def _write_all(file: FileIO, content: bytes) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[None]:
-    """For one process at a time; the lock goes with the process, however it ends. Who does not want
-    to wait gets a BlockingIOError."""
-    number = _opened(path, os.O_RDWR)
+def locked_file(path: Path, *, wait: bool) -> Iterator[None]:
+    """Holds a file's lock, which only one process can have; it ends with the process at the latest.
+    Raises a BlockingIOError if another process holds it and `wait` is False."""
+    number = _open_descriptor(path, os.O_RDWR)
     try:
-        with _held(number, path, wait=wait):
+        with _file_lock(number, path, wait=wait):
             yield
     finally:
         os.close(number)
 
 
 @contextmanager
-def _held(number: int, path: Path, *, wait: bool) -> Iterator[None]:
-    """The system's lock of an open file, until that is closed. Where a system has none, a file
-    beside it stands for the lock; what a process that died has left of it is taken away."""
+def _file_lock(number: int, path: Path, *, wait: bool) -> Iterator[None]:
+    """Locks an open file until it is closed. On a file system without locks, a file beside it
+    serves as the lock; one left behind by a dead process is removed."""
     from filelock import SoftFileLock, Timeout, lock_descriptor
 
     beside = ExitStack()
@@ -162,8 +177,8 @@ def _held(number: int, path: Path, *, wait: bool) -> Iterator[None]:
         yield
 
 
-def _opened(path: Path, flags: int) -> int:
-    """Opens the file of this name, or makes it; a link of that name is not followed."""
+def _open_descriptor(path: Path, flags: int) -> int:
+    """Opens a file, or makes it, and returns its descriptor; refuses to follow a link."""
     try:
         return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except OSError as problem:
@@ -174,20 +189,20 @@ def _opened(path: Path, flags: int) -> int:
         raise
 
 
-def parsed(text: str) -> Any:
-    """JSON as we write it. Anything else is a ValueError: also what Python alone takes for JSON
-    (NaN, half a character), numbers that fit no machine, and more brackets than it can follow."""
-    content = glanced(text)
+def parse_json(text: str) -> Any:
+    """Returns parsed JSON. Raises a ValueError for anything that onepass never writes: NaN and half
+    a surrogate pair (which Python accepts), numbers too large for a float, and deep nesting."""
+    content = parse_json_fast(text)
     try:
         written = json.dumps(content, allow_nan=False, ensure_ascii=False)
-        written.encode(errors="surrogateescape")  # so paths of any bytes pass
+        written.encode(errors="surrogateescape")  # paths of any bytes are allowed
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return content
 
 
-def parsed_object(text: str, parse: Callable[[str], Any] = parsed) -> dict[str, Any]:
-    """Returns a JSON object; raises a ValueError that says why it is none."""
+def parse_json_object(text: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
+    """Returns a parsed JSON object; raises a ValueError that says why the text is not one."""
     try:
         content = parse(text)
     except ValueError:
@@ -197,29 +212,29 @@ def parsed_object(text: str, parse: Callable[[str], Any] = parsed) -> dict[str, 
     return content
 
 
-def glanced(text: str) -> Any:
-    """As `parsed`, but three times as fast, for whoever needs a few values of very many files and
-    looks at those: a number may be infinite, and a letter half of one."""
+def parse_json_fast(text: str) -> Any:
+    """Returns what `parse_json` returns, three times as fast and with fewer checks: a number may be
+    infinite and a character half of one. For readers of a few values in very many files."""
     try:
         return DECODER.decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _whole(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     number = int(digits)
-    if number.bit_length() > 1000:  # a float has no room for it
+    if number.bit_length() > 1000:  # a float ends at 1024 bits
         raise ValueError(f"{digits} is too large")
     return number
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
 
 
-DECODER = json.JSONDecoder(parse_int=_whole, parse_constant=_no_number)
+DECODER = json.JSONDecoder(parse_int=_parse_int, parse_constant=_refuse_constant)
 
 
-def names_a_file(key: str) -> bool:
+def is_file_name(key: str) -> bool:
     """Returns whether `key` can be the name, without a suffix, of a visible file in a folder."""
     return bool(key) and Path(key).name == key and not key.startswith(".") and "\0" not in key

@@ -1,4 +1,4 @@
-"""Several threads and one learner: who waits, and who is refused."""
+"""The lock of a learner that several threads share."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from onepass.base.errors import InputError
 
 
 class LearnerLock:
-    """Lets one thread at a time learn or look, in the order in which they came.
+    """A lock that one thread at a time holds, to learn or to read, in order of arrival.
 
-    The order matters: a plain lock goes to whoever is quickest, and a thread that predicts in a
-    loop would keep one that learns waiting for seconds.
+    The order matters: with a plain lock, a thread that predicts in a loop could keep a learning
+    thread waiting for seconds.
     """
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
         self._news = threading.Condition()
-        self._queue: deque[int] = deque()  # the first one has its turn
-        self._depth = 0  # how often the one whose turn it is has asked for it
+        self._queue: deque[int] = deque()  # thread ids; the first one holds the lock
+        self._depth = 0  # how often the holder has entered: the lock is reentrant
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """To learn. A second thread is refused, since the order of batches would be left to
-        chance; whoever is predicting just now is waited for."""
+        """Holds the lock for learning, once readers before it have finished. Raises an InputError
+        if another thread is learning, because the order of batches would be left to chance."""
         if not self._changing.acquire(blocking=False):
             raise InputError("this learner is learning already: it takes one batch after another")
         try:
@@ -39,8 +39,8 @@ class LearnerLock:
             self._changing.release()
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
-        """To predict or to save: between two steps, never during one."""
+    def reading(self) -> Iterator[None]:
+        """Holds the lock for predicting or saving: between two steps, never during one."""
         self._take_turn()
         try:
             yield
@@ -59,7 +59,7 @@ class LearnerLock:
     def _wait_for_turn(self, me: int) -> None:
         try:
             self._news.wait_for(lambda: self._queue[0] == me)
-        except BaseException:  # an interrupt: nobody may wait for this thread
+        except BaseException:  # an interrupt: the other threads must not wait for this one
             self._queue.remove(me)
             self._news.notify_all()
             raise
@@ -73,4 +73,4 @@ class LearnerLock:
                     self._news.notify_all()
 
     def __reduce__(self) -> tuple[type[LearnerLock], tuple[()]]:
-        return LearnerLock, ()  # a copy of a learner has turns of its own
+        return LearnerLock, ()  # a copied or unpickled learner gets a fresh lock

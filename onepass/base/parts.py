@@ -1,4 +1,5 @@
-"""The small vocabulary that memory, statistics, copies of the network and methods share."""
+"""The types that methods, memories, statistics and copies of the network share: labels, samples,
+outputs, stateful parts and steps."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from onepass.base.errors import InputError
 from onepass.base.expect import expect_alike
 
 Label = int | str
-"""What a class is called by whoever teaches it; inside, it is a row of the head."""
+"""A class as the user names it. Inside a learner, a class is a row of the class head."""
 
 
 class Samples(NamedTuple):
-    """Raw samples, their rows in the head, and a weight of 1, or 0 for padding."""
+    """Raw samples x (n, ...), their classes y (n) as rows of the head, and weights (n): 1, or 0 for
+    padding."""
 
     x: Tensor
     y: Tensor
@@ -26,50 +28,53 @@ class Samples(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Samples:
-        """Returns samples that all count, as those of a stream batch do."""
+        """Returns samples of weight 1, as those of a stream batch are."""
         return cls(x, y, torch.ones_like(y, dtype=torch.float32))
 
     def then(self, other: Samples) -> Samples:
+        """Returns these samples followed by `other`, as one batch."""
         if not len(other.y):
             return self
         return Samples(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
 
     def cut(self, *sizes: int) -> list[Samples]:
-        """Consecutive pieces of these sizes."""
+        """Returns consecutive pieces of these sizes."""
         pieces = zip(*(torch.split(part, list(sizes)) for part in self), strict=True)
         return [Samples(*piece) for piece in pieces]
 
 
-Show = Callable[[], Tensor]
+MakeViews = Callable[[], Tensor]
 
 
-def not_shown() -> Tensor:
-    raise LookupError("these logits were made without keeping the views")
+def views_not_kept() -> Tensor:
+    """Raises a LookupError, in place of an output's views."""
+    raise LookupError("the views behind these logits were not kept")
 
 
 class Output(NamedTuple):
-    """What the network said of some samples: logits (n, C) over the head's capacity."""
+    """The network's logits (n, C) for a batch, over the capacity of the head, with the classes and
+    weights of its samples; n counts every view."""
 
     logits: Tensor
     y: Tensor
     weight: Tensor
-    show: Show = not_shown
+    make_views: MakeViews = views_not_kept
 
     @property
     def views(self) -> Tensor:
-        """What the network was shown: another one may be asked about the same."""
-        return self.show()
+        """The network's inputs, so that a teacher can be run on the same ones."""
+        return self.make_views()
 
     @classmethod
     def of_all(cls, outputs: Sequence[Output]) -> Output:
-        """Of several batches, one after another."""
+        """Returns the outputs of several batches as one, in order."""
         if len(outputs) == 1:
             return outputs[0]
-        logits, y, weight = zip(*(one[:3] for one in outputs), strict=True)
+        logits, y, weight = zip(*(output[:3] for output in outputs), strict=True)
         return cls(torch.cat(logits), torch.cat(y), torch.cat(weight))
 
     def detach(self) -> Output:
-        """What a step reports of it."""
+        """Returns the output without its graph and views, as a step reports it."""
         return Output(self.logits.detach(), self.y, self.weight)
 
     def clone(self) -> Output:
@@ -77,8 +82,8 @@ class Output(NamedTuple):
 
 
 class Outputs(list[Output]):
-    """What the network said of several batches, batch by batch; `logits` are those of all, where
-    one forward has given them in this order."""
+    """The outputs of several batches, one for each. `logits` holds the logits of all of them if one
+    forward pass gave them in this order."""
 
     def __init__(self, outputs: Iterable[Output], logits: Tensor | None = None) -> None:
         super().__init__(outputs)
@@ -86,7 +91,7 @@ class Outputs(list[Output]):
 
     @property
     def together(self) -> Output:
-        """All of it as one; logits that were never apart are not cut and joined again."""
+        """Returns all outputs as one, without cutting logits and joining them again."""
         if self.logits is None:
             return Output.of_all(self)
         y, weight = torch.cat([out.y for out in self]), torch.cat([out.weight for out in self])
@@ -94,77 +99,85 @@ class Outputs(list[Output]):
 
 
 class StatefulPart:
-    """A piece of a learner with tensors of its own: a memory, a table of statistics, a copy of the
-    network.
+    """A part of a learner that has tensors of its own: a memory, a table of statistics, a copy of
+    the network.
 
-    The trainer tells its parts when the head grows, when classes arrive, when a task begins and
-    when the optimiser has made a step, and saves the tensors named in `tensors`; nothing else has
-    to be written to be resumable.
+    The trainer calls its hooks when the head grows, when classes arrive, when a task begins and
+    after each optimiser step. It saves and restores the tensors named in `tensors`, so a part needs
+    no further code to be resumable.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ()
 
     @property
     def bytes(self) -> int:
-        """What is declared to be kept: the samples of a full memory, the weights of a copy."""
+        """The bytes that count as the method's memory cost: the samples of a full memory, the
+        weights of a copy of the network."""
         return 0
 
     def grow(self, rows: int) -> None:
-        """The head now has this many rows."""
+        """Makes room for a head that now has this many rows."""
 
     def classes_are(self, seen: Tensor, new: Tensor) -> None:
-        """The rows of the head that have a class, and those whose class is new since the last
-        boundary; said whenever they change."""
+        """Receives two masks (C) over the head's rows whenever they change: the rows that have a
+        class, and those whose class is new since the last task boundary."""
 
     def new_task(self) -> None:
-        """What was new is old from here on."""
+        """Starts a task: the classes that were new are old from now on."""
 
     def follow(self) -> None:
-        """The network has just moved by one step of the optimiser; captured with the step."""
+        """Follows the network after one optimiser step; captured in the step's CUDA graph."""
 
     def state_dict(self) -> dict[str, Any]:
+        """Returns copies of the tensors named in `tensors`."""
         return {name: getattr(self, name).clone() for name in self.tensors}
 
     def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:
-        """Refuses a saved state that `load_state_dict` could not take, before anything is loaded:
-        it must look like this part's own. A part whose tensors have other sizes from state to
-        state says here which ones they must have; there are so many classes."""
+        """Raises a CheckpointError if `load_state_dict` could not take a saved state; called before
+        anything is loaded.
+
+        The saved state must have the shapes of this part's own. A part whose tensors change size
+        overrides this. `classes` is the number of classes of the saved learner.
+        """
         expect_alike(saved, self.state_dict(), name)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies a saved state into the tensors in place, where a captured step reads them."""
         for name in self.tensors:
             getattr(self, name).copy_(state[name])
 
     def mark(self) -> dict[str, Tensor]:
-        """What `back_to` needs if the coming step fails before the optimiser moves the network: a
-        few numbers, since it is taken at each step."""
+        """Returns the state that `back_to` restores if the coming step fails before the optimiser
+        changes the network. It must be small, because every step takes it."""
         return {name: getattr(self, name).clone() for name in self.tensors}
 
     def back_to(self, mark: dict[str, Tensor]) -> None:
-        """As it was then, in place, where a captured step reads it."""
+        """Restores the state of `mark` in place, where a captured step reads it."""
         for name, value in mark.items():
             getattr(self, name).copy_(value)
 
 
 def parts_of(owner: object) -> dict[str, StatefulPart]:
-    """Every attribute that is a part; one that only a list or a dict holds would be forgotten when
-    its owner is saved."""
+    """Returns every attribute that is a part, by name. Raises an InputError for a part that only a
+    list or a dict holds, because saving would miss it."""
     found: dict[str, StatefulPart] = {}
     for name, value in vars(owner).items():
         if isinstance(value, StatefulPart) and value not in found.values():
             found[name] = value
     for name, value in vars(owner).items():
-        inside = value.values() if isinstance(value, dict) else value
-        for one in inside if isinstance(value, list | tuple | dict) else ():
-            if isinstance(one, StatefulPart) and one not in found.values():
+        items = value.values() if isinstance(value, dict) else value
+        for item in items if isinstance(value, list | tuple | dict) else ():
+            if isinstance(item, StatefulPart) and item not in found.values():
                 raise InputError(f"{name} holds a part: give it an attribute of its own")
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one step did, with `repeats` the last one on its batch; it stays on the device until
-    someone reads it. Its tensors belong to whoever holds them: later steps leave them alone."""
+    """A report of one training step; with `repeats`, of the last step on its batch.
+
+    Its tensors stay on the device until they are read. Later steps do not change them.
+    """
 
     loss: Tensor
     terms: dict[str, Tensor]
@@ -172,7 +185,7 @@ class Step:
 
     @cached_property
     def together(self) -> Output | None:
-        """All outputs as one, for whoever watches; none where nothing was trained by a softmax."""
+        """All outputs as one; None if the loss contains no softmax over classes."""
         return Output.of_all(self.outputs) if self.outputs else None
 
     def __repr__(self) -> str:
@@ -181,14 +194,14 @@ class Step:
 
     @classmethod
     def of(cls, loss: Tensor, *outputs: Output, **terms: Tensor) -> Step:
-        """From the loss, what was trained by a softmax, and the terms of the loss by name."""
+        """Returns the report of a loss, the outputs in its softmax terms, and its named terms."""
         named = {name: value.detach() for name, value in terms.items()}
         return cls(loss.detach(), named, tuple(output.detach() for output in outputs))
 
 
 class ImageCount(NamedTuple):
-    """Images that go through a network, previous and averaged ones included: `trained` for a
-    gradient, `scored` without one."""
+    """The number of images that pass through networks, including previous and averaged ones:
+    `trained` with a gradient, `scored` without."""
 
     trained: int
     scored: int = 0

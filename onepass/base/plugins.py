@@ -1,7 +1,7 @@
-"""Code that others wrote: modules that the user names, and packages that are installed.
+"""Foreign code: modules that the user names, and installed packages with our entry points.
 
-Nothing else is imported. A file (a checkpoint, settings, a space) may say which module it needs;
-whether that is imported is for the user to say.
+Nothing else is imported. A file (a checkpoint, settings, a search space) may name a module that it
+needs, but only the user can allow its import.
 """
 
 from __future__ import annotations
@@ -21,74 +21,75 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 NETWORKS = "onepass.networks"
-_named: set[str] = set()  # by the user, in this process
+_user_named: set[str] = set()  # modules that the user has named in this process
 
 
-def import_named(modules: Sequence[str]) -> None:
-    """Imports modules that the user has named; what they register can be used from here on. They
-    are looked for in the present folder too, after everywhere else."""
+def import_modules(modules: Sequence[str]) -> None:
+    """Imports modules that the user named, so that what they register can be used. The current
+    folder is searched too, last. Raises an InputError if an import fails."""
     for module in modules:
         parts = module.split(".")
-        if not all(part.isidentifier() for part in parts) or parts[-1] == "py":  # a file's name
+        if not all(part.isidentifier() for part in parts) or parts[-1] == "py":  # a file name
             raise InputError(
-                f"a module is named as in Python, such as my.module, not {quoted(module)}"
+                f"a module must be named as in Python (my.module), not {quoted(module)}"
             )
         if str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))
         try:
             import_module(module)
         except ModuleNotFoundError as problem:
+            # the named module exists, and one that it imports does not
             if problem.name is None or not f"{module}.".startswith(f"{problem.name}."):
-                raise _not_imported(module, problem) from problem
+                raise _import_error(module, problem) from problem
             raise InputError(
-                f"there is no module {module!r}: install it, or run this where it lies"
+                f"there is no module {module!r}: install it, or run onepass in its folder"
             ) from None
-        except Exception as problem:  # whatever it does
-            raise _not_imported(module, problem) from problem
-        _named.add(module)
+        except Exception as problem:  # foreign code may raise anything
+            raise _import_error(module, problem) from problem
+        _user_named.add(module)
 
 
-def _not_imported(module: str, problem: Exception) -> InputError:
-    return InputError(f"the module {module!r} cannot be imported: {_in_a_line(problem)}")
+def _import_error(module: str, problem: Exception) -> InputError:
+    return InputError(f"the module {module!r} cannot be imported: {_describe_error(problem)}")
 
 
-def _in_a_line(problem: Exception) -> str:
-    """Words of our own say enough; others come with the name of their error."""
+def _describe_error(problem: Exception) -> str:
+    """Returns an error's text in one line; an error that is not ours comes with its type."""
     kind = "" if isinstance(problem, OnepassError) else f"{type(problem).__name__}: "
     return shortened(f"{kind}{' '.join(str(problem).split())}")
 
 
-def named(reference: str) -> Any:
-    """What `package.module:name` stands for: to write that is to name the module.
+def import_reference(reference: str) -> Any:
+    """Imports the object that the user named as `package.module:name`.
 
-    >>> named("onepass.base.errors:InputError")
+    >>> import_reference("onepass.base.errors:InputError")
     <class 'onepass.base.errors.InputError'>
     """
     module, _, name = reference.partition(":")
-    import_named([module])
+    import_modules([module])
     try:
         return attrgetter(name)(sys.modules[module])
     except AttributeError:
         raise InputError(f"the module {module!r} has no {quoted(name)}") from None
 
 
-def is_named(reference: str) -> bool:
-    """Whether the user has named the module of a network, or its package, in this process, or has
-    installed what brings it."""
+def user_named(reference: str) -> bool:
+    """Returns whether the user has allowed a network `module:name`: by naming its module or its
+    package in this process, or by installing a package that declares it."""
     module = reference.partition(":")[0]
-    if any(f"{module}.".startswith(f"{one}.") for one in _named):
+    if any(f"{module}.".startswith(f"{name}.") for name in _user_named):
         return True
-    return reference in (one.value for one in installed(NETWORKS).values())
+    return reference in (entry.value for entry in installed_entry_points(NETWORKS).values())
 
 
-def expect_named(setting: object, where: str) -> None:
-    """A network that a file asks for as `module:name` is code: it is imported, and called, only if
-    the user has named it."""
-    if isinstance(setting, str) and ":" in setting and not is_named(setting):
+def expect_user_named(setting: object, where: str) -> None:
+    """Raises an InputError if a file asks for a network `module:name` that the user has not named:
+    importing and calling it would run foreign code."""
+    if isinstance(setting, str) and ":" in setting and not user_named(setting):
         module = setting.partition(":")[0]
         raise InputError(
             f"{where} asks for the network {quoted(setting)}, which is code: if you trust it, name "
-            f"its module, with --import {shortened(module)} or imports=[...]"
+            f"its module with --import {shortened(module)} or imports=[...]"
         )
 
 
@@ -96,20 +97,20 @@ def expect_named(setting: object, where: str) -> None:
 
 
 @cache
-def installed(group: str) -> dict[str, EntryPoint]:
-    """What installed packages bring of one kind, by name; nothing is imported yet."""
+def installed_entry_points(group: str) -> dict[str, EntryPoint]:
+    """Returns the entry points of a group by name; imports none of them."""
     from importlib.metadata import entry_points
 
-    return {one.name: one for one in entry_points(group=group)}
+    return {entry.name: entry for entry in entry_points(group=group)}
 
 
-def load(entry: EntryPoint, what: str) -> None:
-    """Imports what an installed package brings, which thereby registers itself."""
+def load_entry_point(entry: EntryPoint, what: str) -> None:
+    """Imports an entry point, which registers itself; `what` names its kind in an error."""
     try:
         entry.load()
-    except Exception as problem:  # whatever it does
+    except Exception as problem:  # foreign code may raise anything
         package = entry.dist.name if entry.dist else entry.value
         raise InputError(
             f"the {what} {entry.name!r} of the package {package!r} cannot be loaded: "
-            f"{_in_a_line(problem)}"
+            f"{_describe_error(problem)}"
         ) from problem

@@ -1,4 +1,4 @@
-"""Names and what they stand for, with the same rules for networks, streams and whatever comes."""
+"""Registries by name, with the same rules for methods, datasets, streams, networks and probes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.text import first_sentence, quoted
 
 Entry = TypeVar("Entry")
-SEPARATORS = frozenset(":,=/\\")  # in what is typed, and in paths
+SEPARATORS = frozenset(":,=/\\")  # they have a meaning on the command line and in paths
 log = logging.getLogger("onepass")
 
 
 class Declaration(NamedTuple):
-    """A decorator in a module of ours, read from its source: where it stands, the arguments beside
-    the name, and what the function or class says about itself."""
+    """A registration in a module of onepass, read from its source without importing it: the module,
+    the decorator's keyword arguments, and the first sentence of the docstring."""
 
     module: str
     facts: dict[str, Any]
     summary: str
 
 
-class Names(Generic[Entry]):
-    """A registry of one kind of thing: a name is given once, an unknown one is answered with the
-    nearest. Ours are registered in the modules of a package `home`, by a decorator that is called
-    like the kind; installed packages bring others (their entry points of the `group`). Both are
-    imported when they are asked for.
+class Registry(Generic[Entry]):
+    """Entries of one kind by name. A name is given only once; the error for an unknown name
+    suggests the nearest.
 
-    >>> colours = Names[int]("colour")
-    >>> colours.add("red", 0xFF0000, defined=Names)
+    The modules of the package `home` register entries of our own with a decorator named like the
+    kind. Installed packages add theirs by entry points of the `group`. An entry is imported when it
+    is first looked up.
+
+    >>> colours = Registry[int]("colour")
+    >>> colours.add("red", 0xFF0000, defined=Registry)
     >>> colours["red"]
     16711680
     >>> colours["rad"]
@@ -44,12 +46,12 @@ class Names(Generic[Entry]):
 
     def __init__(self, kind: str, group: str = "", home: str = "") -> None:
         self.kind, self.group, self.home = kind, group, home
-        self.entries: dict[str, Entry] = {}  # those that have been imported
-        self._places: dict[str, str] = {}
+        self.entries: dict[str, Entry] = {}  # only entries that have been imported
+        self._definitions: dict[str, str] = {}  # module.qualname by name
 
     @cached_property
     def declared(self) -> dict[str, Declaration]:
-        """Ours, which need not have been imported."""
+        """Our own registrations by name, whether they have been imported or not."""
         origins = lazy.origins(self.home).values() if self.home else ()
         return {
             name: declaration
@@ -58,21 +60,21 @@ class Names(Generic[Entry]):
         }
 
     def add(self, name: str, entry: Entry, *, defined: Any) -> None:
-        """`defined` is the function or class that has the name. The same one may come again, as
-        it does when a cell of a notebook is run twice; another one may not."""
+        """Registers an entry; `defined` is its function or class. Raises an InputError if another
+        one has the name. The same one may come again, as when a notebook cell is run twice."""
         if not name or SEPARATORS & set(name):
             raise InputError(f"{quoted(name)} cannot be a {self.kind}'s name: it has : , = / or \\")
-        place = f"{defined.__module__}.{defined.__qualname__}"
+        definition = f"{defined.__module__}.{defined.__qualname__}"
         ours = self.declared.get(name)
-        if ours and ours.module != defined.__module__:  # even if that is not imported yet
+        if ours and ours.module != defined.__module__:  # ours may not be imported yet
             raise InputError(f"there is a {self.kind} {name!r} already, in {ours.module}")
-        if name in self.entries and self._places[name] != place:
-            raise InputError(f"there is a {self.kind} {name!r} already: {self._places[name]}")
-        self.entries[name], self._places[name] = entry, place
+        if name in self.entries and self._definitions[name] != definition:
+            raise InputError(f"there is a {self.kind} {name!r} already: {self._definitions[name]}")
+        self.entries[name], self._definitions[name] = entry, definition
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self:
-            own = f" A {self.kind} of your own is found with --import MODULE."
+            own = f" For a {self.kind} of your own, give --import MODULE."
             raise UnknownNameError(self.kind, name, self.names(), own if self.group else "")
         return self.entries[name]
 
@@ -88,38 +90,39 @@ class Names(Generic[Entry]):
         return name in self.entries
 
     def names(self) -> list[str]:
-        """Returns all that can be asked for; what is installed need not have been imported."""
+        """Returns all valid names: our own, registered ones and those of installed packages."""
         return list(dict.fromkeys([*self.declared, *self.entries, *self._installed()]))
 
     def summaries(self) -> dict[str, str]:
-        """Returns each name with a sentence about it, if its module is ours."""
+        """Returns the first sentence on each entry by name; "" if its module is not ours."""
         ours = {name: declaration.summary for name, declaration in self.declared.items()}
         return dict.fromkeys(self.names(), "") | ours
 
     def all(self) -> dict[str, Entry]:
-        """Returns everything, imported; what cannot be is left out, with a warning."""
+        """Imports and returns all entries; logs a warning for each one that cannot be imported."""
         for name in [*self.declared, *sorted(self._installed())]:
             try:
-                name in self  # noqa: B015 - imports it
+                name in self  # noqa: B015 - the lookup imports it
             except InputError as problem:
                 log.warning("%s", problem)
         return {name: self.entries[name] for name in self.names() if name in self.entries}
 
     def _load(self, name: str) -> None:
-        """What is installed registers itself when it is imported."""
+        """Imports an installed package's entry, which must register itself under this name."""
         entry = self._installed()[name]
-        plugins.load(entry, self.kind)
+        plugins.load_entry_point(entry, self.kind)
         if name not in self.entries:
-            raise InputError(f"{entry.value} was to register the {self.kind} {name!r}, and has not")
+            raise InputError(f"{entry.value} did not register the {self.kind} {name!r}")
 
     def _installed(self) -> dict[str, Any]:
-        return plugins.installed(self.group) if self.group else {}
+        return plugins.installed_entry_points(self.group) if self.group else {}
 
 
 def _declarations(module: str, kind: str) -> list[tuple[str, Declaration]]:
+    """Returns the names that a module registers with the decorator `kind`, from its source."""
     return [
         (ast.literal_eval(decorator.args[0]), _declaration(module, decorator, defined))
-        for defined in lazy.parsed(module).body
+        for defined in lazy.parse_module(module).body
         if isinstance(defined, ast.FunctionDef | ast.ClassDef)
         for decorator in defined.decorator_list
         if isinstance(decorator, ast.Call)
@@ -131,5 +134,9 @@ def _declarations(module: str, kind: str) -> list[tuple[str, Declaration]]:
 def _declaration(
     module: str, decorator: ast.Call, defined: ast.FunctionDef | ast.ClassDef
 ) -> Declaration:
-    facts = {word.arg: ast.literal_eval(word.value) for word in decorator.keywords if word.arg}
+    facts = {
+        keyword.arg: ast.literal_eval(keyword.value)
+        for keyword in decorator.keywords
+        if keyword.arg
+    }
     return Declaration(module, facts, first_sentence(ast.get_docstring(defined) or ""))

@@ -1,4 +1,4 @@
-"""One seed, several independent generators; the global generator is never touched."""
+"""Independent random generators from one seed. The global generators are never changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of its own for each purpose, so that using one never moves another.
+    """Returns a generator for one purpose, so that drawing for one never changes another.
 
     >>> import torch
     >>> a, b = generator(0, "draws"), generator(0, "augmentation")
@@ -23,7 +23,7 @@ def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> to
 
     digest = hashlib.sha256(f"{seed}:{purpose}".encode()).digest()
     made = torch.Generator(device=device)
-    made.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    made.manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # fits into an int64
     return made
 
 
@@ -34,12 +34,12 @@ def permutation(count: int, rng: torch.Generator) -> torch.Tensor:
 
 
 @contextmanager
-def forked(rng: torch.Generator) -> Iterator[None]:
-    """For code that can draw from the global generator only: inside, one draw from ours has seeded
-    it; afterwards it is as it was."""
+def seeded_global_generator(rng: torch.Generator) -> Iterator[None]:
+    """Seeds torch's global CPU generator by one draw from `rng` for the body, for code that can
+    draw from nothing else; restores it afterwards."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
         seed = int(torch.randint(2**62, (), generator=rng))
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach the GPU's too
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
         yield

@@ -1,4 +1,9 @@
-"""The constructor is the configuration: typed keywords, checked, listed, and read from text."""
+"""Settings: the constructor keywords of a class, checked against their types, listed for users, and
+read from text.
+
+A configurable class is a dataclass. Its init fields are its settings, and an instance keeps them
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +28,14 @@ from typing import (
 )
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.text import brief, quoted
+from onepass.base.text import quoted, short_value
 
-LARGEST = 2**63 - 1
+LARGEST_INT = 2**63 - 1
 T = TypeVar("T")
 
 
 class Setting(NamedTuple):
-    """A constructor argument, as people are told of it; the default is the text for `--set`."""
+    """A constructor argument as listed for users; the default is text as `--set` takes it."""
 
     name: str
     type: str
@@ -39,9 +44,11 @@ class Setting(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """Settings of a method that belong together, and where they come from. Where images may not be
-    mirrored, since they would be of another class, one that mirrors them is refused, or has the
-    settings `unmirrored` instead, if it is made for such data too."""
+    """Settings of a method that belong together, and their source.
+
+    A preset that mirrors images is invalid for data whose mirror images are of another class,
+    unless it has `unmirrored`, the settings for such data.
+    """
 
     settings: dict[str, Any]
     source: str
@@ -49,13 +56,12 @@ class Preset(NamedTuple):
 
 
 def setting_names(cls: type) -> list[str]:
-    """Returns the names of the settings of a class: a dataclass whose init fields are its settings,
-    stored as given and never changed."""
+    """Returns the names of a class's settings: the init fields of a dataclass."""
     return [setting.name for setting in fields(cls) if setting.init]
 
 
 def non_defaults(configured: Any) -> dict[str, Any]:
-    """Returns the settings that are not as by default."""
+    """Returns the settings whose values differ from the defaults."""
     usual = {setting.name: setting.default for setting in fields(configured) if setting.init}
     found = {name: getattr(configured, name) for name in usual}
     return {
@@ -65,162 +71,171 @@ def non_defaults(configured: Any) -> dict[str, Any]:
     }
 
 
-def shown_as_made(configured: Any) -> str:
-    """Returns the call that makes an object with these settings."""
-    given = (f"{name}={brief(value)}" for name, value in non_defaults(configured).items())
+def constructor_call(configured: Any) -> str:
+    """Returns the constructor call of an object as text, without the defaults."""
+    given = (f"{name}={short_value(value)}" for name, value in non_defaults(configured).items())
     return f"{type(configured).__name__}({', '.join(given)})"
 
 
-def described(cls: type) -> list[Setting]:
-    """Returns all settings, those that only this class has first; what they mean is in docstrings,
-    its own and inherited ones."""
-    hints, meanings = _types(cls), _meanings(cls)
+def describe_settings(cls: type) -> list[Setting]:
+    """Returns a description of each setting, beginning with those of the class itself; the meanings
+    come from its docstring and those of its bases."""
+    hints, meanings = _setting_types(cls), _parameter_texts(cls)
     annotated = [name for base in cls.__mro__ for name in inspect.get_annotations(base)]
     settings = {setting.name: setting for setting in fields(cls) if setting.init}
     ordered = [settings[name] for name in dict.fromkeys(annotated) if name in settings]
     return [
         Setting(
             name=setting.name,
-            type=_say(hints[setting.name]),
-            default="" if setting.default is MISSING else as_text(setting.default),
+            type=_describe_type(hints[setting.name]),
+            default="" if setting.default is MISSING else format_setting(setting.default),
             meaning=meanings.get(setting.name, ""),
         )
         for setting in ordered
     ]
 
 
-def read_settings(cls: type, texts: dict[str, str]) -> dict[str, Any]:
-    """Returns constructor arguments from text, as `--set` takes them."""
-    hints = _types(cls)
+def parse_settings(cls: type, texts: dict[str, str]) -> dict[str, Any]:
+    """Returns constructor arguments parsed from text, as `--set` takes them."""
+    hints = _setting_types(cls)
     for name in texts:
-        check_name(cls, name)
-    return {name: read(told(cls, name), text, hints[name]) for name, text in texts.items()}
+        expect_setting_name(cls, name)
+    return {
+        name: parse_setting(qualified_name(cls, name), text, hints[name])
+        for name, text in texts.items()
+    }
 
 
 @cache
-def _types(cls: type) -> dict[str, Any]:
-    """Returns the settings' types, kept: thousands of jobs may ask, and it takes long."""
+def _setting_types(cls: type) -> dict[str, Any]:
+    """Returns the types of the settings; cached, because resolving them is slow and a sweep does so
+    for thousands of jobs."""
     return get_type_hints(cls)
 
 
-def configured(cls: type[T], **chosen: Any) -> T:
-    """Calls the constructor, but an unknown setting is named, with the nearest valid one."""
+def construct(cls: type[T], **chosen: Any) -> T:
+    """Calls the constructor. Raises an UnknownNameError, which suggests the nearest valid name, for
+    an unknown setting."""
     for name in chosen:
-        check_name(cls, name)
+        expect_setting_name(cls, name)
     return cls(**chosen)
 
 
-def check_name(cls: type, name: str) -> None:
+def expect_setting_name(cls: type, name: str) -> None:
     """Raises an UnknownNameError if the class has no such setting."""
     if name not in setting_names(cls):
-        raise UnknownNameError(f"setting of {_key(cls)!r}", name, setting_names(cls))
+        raise UnknownNameError(f"setting of {_registered_name(cls)!r}", name, setting_names(cls))
 
 
-def make_plain(configured: Any) -> None:
-    """Makes NumPy's numbers and names Python's, which files can hold and no sum overflows, and
-    whole numbers floats where a setting is one."""
+def convert_settings(configured: Any) -> None:
+    """Converts an object's settings from NumPy scalars to Python's, which files can hold and which
+    do not overflow, and whole numbers to float where the setting is a float."""
     cls: type = type(configured)
     for name in setting_names(cls):
-        setattr(configured, name, _plain(getattr(configured, name), _types(cls)[name]))
+        setattr(configured, name, _as_plain(getattr(configured, name), _setting_types(cls)[name]))
 
 
-def check_types(configured: Any) -> None:
-    """Raises an InputError if a setting is not of its type."""
+def expect_setting_types(configured: Any) -> None:
+    """Raises an InputError if a setting does not have its type."""
     cls: type = type(configured)
     for name in setting_names(cls):
-        check(told(cls, name), getattr(configured, name), _types(cls)[name])
+        expect_type(qualified_name(cls, name), getattr(configured, name), _setting_types(cls)[name])
 
 
 def require(configured: Any, name: str, holds: bool, wanted: str) -> None:
-    """Raises an InputError that names the setting, unless it `holds`."""
+    """Raises an InputError unless `holds`: the setting must be `wanted`."""
     if not holds:
         value = quoted(getattr(configured, name))
-        raise InputError(f"{told(type(configured), name)} must be {wanted}, not {value}")
+        raise InputError(f"{qualified_name(type(configured), name)} must be {wanted}, not {value}")
 
 
-def told(cls: type, name: str) -> str:
-    """Returns a setting's name for a message, with whose it is."""
-    return f"{_key(cls)}: {name}" if _key(cls) else name
+def qualified_name(cls: type, name: str) -> str:
+    """Returns a setting's name for a message, after the name of its class: "er: lr"."""
+    return f"{_registered_name(cls)}: {name}" if _registered_name(cls) else name
 
 
-def _key(cls: type) -> str:
-    """Returns the name by which the class is registered, if it has one."""
+def _registered_name(cls: type) -> str:
+    """Returns the name by which a class is registered, or ""."""
     return getattr(cls, "key", "")
 
 
-def _plain(value: Any, annotation: Any) -> Any:
-    """Returns what is plain already as the same object, as scikit-learn's `clone` asks.
+def _as_plain(value: Any, annotation: Any) -> Any:
+    """Returns a value as plain Python. A plain value stays the same object, which scikit-learn's
+    `clone` requires.
 
-    >>> _plain(10, float), _plain((1, 2), tuple[float, ...] | None), _plain(10, int | float)
-    (10.0, (1.0, 2.0), 10)
+    >>> _as_plain(10, float), _as_plain((1, 2), tuple[float, ...] | None)
+    (10.0, (1.0, 2.0))
+    >>> _as_plain(10, int | float)
+    10
     """
     if isinstance(value, tuple):
-        made = tuple(_plain(one, annotation) for one in value)
+        made = tuple(_as_plain(item, annotation) for item in value)
         return value if all(a is b for a, b in zip(made, value, strict=True)) else made
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral):
         whole = int(value)
-        becomes_float = _is_of_floats(annotation) and abs(whole) <= LARGEST
+        becomes_float = _takes_only_floats(annotation) and abs(whole) <= LARGEST_INT
         return float(whole) if becomes_float else whole
     if isinstance(value, Real):
         return float(value)
     return str(value) if isinstance(value, str) else value
 
 
-def _is_of_floats(annotation: Any) -> bool:
-    """Returns whether a number of this type is a float: no integer is asked for besides."""
+def _takes_only_floats(annotation: Any) -> bool:
+    """Returns whether numbers of this type are floats: it is float or a union without int."""
     kinds = get_args(annotation)
-    return annotation is float or (int not in kinds and any(map(_is_of_floats, kinds)))
+    return annotation is float or (int not in kinds and any(map(_takes_only_floats, kinds)))
 
 
-def check(name: str, value: object, annotation: Any) -> None:
-    """Raises an InputError if the value is not of the annotated type, or a number too large for
-    tensors and files to count with.
+def expect_type(name: str, value: object, annotation: Any) -> None:
+    """Raises an InputError if a value does not have the annotated type, or is an integer of more
+    than 64 bits, which tensors and files cannot hold.
 
-    >>> check("lr", "fast", float)
+    >>> expect_type("lr", "fast", float)
     Traceback (most recent call last):
     ...
     onepass.base.errors.InputError: lr must be a number, not 'fast'
     """
-    _check_kind(name, value, annotation)
-    for one in value if isinstance(value, tuple) else (value,):
-        if isinstance(one, int) and not -LARGEST <= one <= LARGEST:
-            raise InputError(f"{name} must be a number that 64 bits can hold, not {quoted(one)}")
+    _expect_kind(name, value, annotation)
+    for item in value if isinstance(value, tuple) else (value,):
+        if isinstance(item, int) and not -LARGEST_INT <= item <= LARGEST_INT:
+            raise InputError(f"{name} must be a number of at most 64 bits, not {quoted(item)}")
 
 
-def read(name: str, text: str, annotation: Any) -> Any:
-    """A value from `--set name=text`.
+def parse_setting(name: str, text: str, annotation: Any) -> Any:
+    """Returns the value of `--set name=text`; raises an InputError if it does not fit the type.
 
-    >>> read("lr", "5e-4", float), read("mirror", "true", bool), read("fill", "none", int | None)
-    (0.0005, True, None)
+    >>> parse_setting("lr", "5e-4", float), parse_setting("fill", "none", int | None)
+    (0.0005, None)
     """
-    if _fits(text, annotation):
+    if _matches(text, annotation):
         return text
     words = {"true": True, "false": False, "none": None}
     try:
-        with warnings.catch_warnings(action="ignore"):  # of text that is nearly Python
+        with warnings.catch_warnings(action="ignore"):  # of invalid escapes and the like in text
             value = words[text.lower()] if text.lower() in words else ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value = text
-    _check_kind(name, value, annotation)
+    _expect_kind(name, value, annotation)
     return value
 
 
-def as_text(value: object) -> str:
-    """What `read` reads as this value.
+def format_setting(value: object) -> str:
+    """Returns the text from which `parse_setting` reads this value.
 
-    >>> as_text(True), as_text(None), as_text(1e-3), as_text((0.5,))
+    >>> format_setting(True), format_setting(None), format_setting(1e-3), format_setting((0.5,))
     ('true', 'none', '0.001', '(0.5,)')
     """
     return str(value).lower() if isinstance(value, bool | None) else str(value)
 
 
-def _meanings(documented: type) -> dict[str, str]:
-    """Of parameters, by name: the sections `Parameters` of a class and of those it derives from."""
+def _parameter_texts(documented: type) -> dict[str, str]:
+    """Returns the descriptions of parameters by name, from the sections `Parameters` in the
+    docstrings of a class and its bases."""
     found: dict[str, str] = {}
-    for one in reversed(documented.__mro__):
-        text = inspect.cleandoc(vars(one).get("__doc__") or "")
+    for cls in reversed(documented.__mro__):
+        text = inspect.cleandoc(vars(cls).get("__doc__") or "")
         section = text.partition("Parameters\n----------\n")[2].partition("\n\n")[0]
         names: list[str] = []
         for line in section.splitlines():
@@ -232,19 +247,19 @@ def _meanings(documented: type) -> dict[str, str]:
     return found
 
 
-def _check_kind(name: str, value: object, annotation: Any) -> None:
-    if not _fits(value, annotation):
-        raise InputError(f"{name} must be {_say(annotation)}, not {quoted(value)}")
+def _expect_kind(name: str, value: object, annotation: Any) -> None:
+    if not _matches(value, annotation):
+        raise InputError(f"{name} must be {_describe_type(annotation)}, not {quoted(value)}")
 
 
-def _fits(value: object, annotation: Any) -> bool:
+def _matches(value: object, annotation: Any) -> bool:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return value in arguments
     if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in arguments)
+        return any(_matches(value, member) for member in arguments)
     if origin in (tuple, list, dict):
-        return isinstance(value, origin) and _holds(value, arguments)
+        return isinstance(value, origin) and _items_match(value, arguments)
     if annotation is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and (isinstance(value, int) or math.isfinite(value))  # type: ignore[arg-type]
@@ -253,22 +268,22 @@ def _fits(value: object, annotation: Any) -> bool:
     return callable(value) if origin is Callable else isinstance(value, annotation)
 
 
-def _holds(value: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether everything in a tuple, a list or a dict is of the type of its place."""
+def _items_match(value: Any, arguments: tuple[Any, ...]) -> bool:
+    """Returns whether the items of a tuple, a list or a dict have the annotated types."""
     if isinstance(value, dict):
         key, inner = arguments
-        return all(_fits(name, key) and _fits(one, inner) for name, one in value.items())
-    return all(_fits(one, arguments[0]) for one in value)
+        return all(_matches(name, key) and _matches(item, inner) for name, item in value.items())
+    return all(_matches(item, arguments[0]) for item in value)
 
 
-def _say(annotation: Any) -> str:
+def _describe_type(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
-        return " or ".join(str(one) for one in arguments)
+        return " or ".join(str(choice) for choice in arguments)
     if origin in (Union, UnionType):
-        return " or ".join(_say(one) for one in arguments)
+        return " or ".join(_describe_type(member) for member in arguments)
     if origin is tuple:
-        return f"a tuple, each {_say(arguments[0])}"
+        return f"a tuple, each {_describe_type(arguments[0])}"
     if origin is Callable:
         return "a function"
     plain = {

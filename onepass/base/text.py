@@ -1,7 +1,7 @@
-"""Words that others wrote (names, paths, what was typed), made fit to be shown.
+"""Makes foreign text (names, paths, user input) safe to display, and formats values.
 
-A class may be named after a terminal's escape sequence, a file after bytes that are no text. What
-shows such a word shows it on one line and lets it do nothing.
+A class name may contain a terminal's escape sequence, a file name bytes that are not text.
+Displayed here, they stay on one line and have no effect.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
-LONGEST = 200  # letters of a value in a message
-READABLE = "onepass.readable"  # a name for `errors=` of an encoding
-PLAINER = {"±": "+-", "…": "...", "─": "-"}
+LONGEST = 200  # characters of a value in a message
+READABLE_ERRORS = "onepass.readable"  # an error handler of codecs, for `errors=`
+ASCII_FORMS = {"±": "+-", "…": "...", "─": "-"}
 
 
-def plain(text: str) -> str:
-    r"""The same text with everything that is not to be seen written as an escape: control
-    characters, line ends, changes of direction, bytes that are no text.
+def printable(text: str) -> str:
+    r"""Returns the text with everything invisible as an escape sequence: control characters, line
+    ends, changes of writing direction and bytes that are not text.
 
-    >>> print(plain("a\x1b[31mred\r\n"), plain("Größe 猫"))
+    >>> print(printable("a\x1b[31mred\r\n"), printable("Größe 猫"))
     a\x1b[31mred\r\n Größe 猫
     """
-    return text if text.isprintable() else "".join(map(_seen, text))
+    return text if text.isprintable() else "".join(map(_escape_letter, text))
 
 
-def _seen(letter: str) -> str:
-    if letter.isprintable() or unicodedata.category(letter) == "Zs":  # spaces of other scripts
+def _escape_letter(letter: str) -> str:
+    # Python counts spaces other than " " (as in Chinese or French text) as unprintable
+    if letter.isprintable() or unicodedata.category(letter) == "Zs":
         return letter
     return letter.encode("unicode_escape").decode()
 
 
 def quoted(value: object) -> str:
-    """As Python writes it; the middle is left out of what is very long.
+    """Returns a value as Python writes it, without the middle if it is very long.
 
     >>> quoted("er"), quoted(10**5000)
     ("'er'", 'a number of 16610 bits')
@@ -44,7 +45,7 @@ def quoted(value: object) -> str:
         return f"a number of {value.bit_length()} bits"
     try:
         text = repr(value)
-    except ValueError:  # a number that Python refuses to write is inside
+    except ValueError:  # Python refuses to write an int of more than 4300 digits inside
         return f"a {type(value).__name__} with a number of thousands of digits"
     return shortened(text)
 
@@ -58,24 +59,26 @@ def first_sentence(text: str) -> str:
     return " ".join(text.split()).split(". ")[0].rstrip(".")
 
 
-def in_a_line(problem: Exception) -> str:
-    """Returns what another's exception says, in one line; some quote all of a file."""
+def error_in_one_line(problem: Exception) -> str:
+    """Returns the text of a foreign exception in one line of bounded length, or its type if it has
+    no text. Some exceptions quote a whole file."""
     return shortened(" ".join(str(problem).split())) or type(problem).__name__
 
 
 def shortened(text: str) -> str:
+    """Returns the text without its middle if it is longer than 200 characters."""
     cut = LONGEST // 2
     return text if len(text) <= LONGEST else f"{text[:cut]}...{text[-cut:]}"
 
 
-def brief(value: object) -> str:
-    """A value of a setting in a few letters; of one that is no plain value, its kind.
+def short_value(value: object) -> str:
+    """Returns a setting's value in a few characters, or its type if it is not a plain value.
 
-    >>> brief((0.3051830926545375,)), brief((0.1,) * 512), brief("adam"), brief(object())
-    ('(0.305183,)', '(0.1, 0.1, 0.1, ...: 512)', "'adam'", '<object>')
+    >>> short_value((0.3051830926545375,)), short_value((0.1,) * 512), short_value(object())
+    ('(0.305183,)', '(0.1, 0.1, 0.1, ...: 512)', '<object>')
     """
     if isinstance(value, tuple):
-        first = "".join(f"{brief(one)}, " for one in value[:3])
+        first = "".join(f"{short_value(item)}, " for item in value[:3])
         return f"({first.rstrip()})" if len(value) <= 3 else f"({first}...: {len(value)})"
     if isinstance(value, float):
         return f"{value:g}"
@@ -84,54 +87,58 @@ def brief(value: object) -> str:
     return f"<{type(value).__name__}>"
 
 
-def natural(text: str) -> tuple[list[str | int], str]:
-    """A key to sort names by as people do: numbers in them by their size.
+def natural_sort_key(text: str) -> tuple[list[str | int], str]:
+    """Returns a sort key that orders the numbers in names by size, as people do.
 
-    >>> sorted(["m100-s0", "m50-s10", "m50-s2"], key=natural)
+    >>> sorted(["m100-s0", "m50-s10", "m50-s2"], key=natural_sort_key)
     ['m50-s2', 'm50-s10', 'm100-s0']
     """
-    parts = re.split(r"(\d+)", text, flags=re.ASCII)
-    return [int(part) if at % 2 else part for at, part in enumerate(parts)], text
+    pieces = re.split(r"(\d+)", text, flags=re.ASCII)  # text and numbers in turn, text first
+    return [int(piece) if at % 2 else piece for at, piece in enumerate(pieces)], text
 
 
-def as_html(title: str, facts: Mapping[str, object]) -> str:
-    """For notebooks: a small table, in which no text is taken for HTML.
+def html_table(title: str, facts: Mapping[str, object]) -> str:
+    """Returns a small HTML table for notebooks; text in it is escaped.
 
-    >>> as_html("<b>", {"a": 1})
+    >>> html_table("<b>", {"a": 1})
     '<table><caption>&lt;b&gt;</caption><tr><th>a</th><td>1</td></tr></table>'
     """
     cells = [
-        (html.escape(plain(name)), html.escape(plain(str(one)))) for name, one in facts.items()
+        (html.escape(printable(name)), html.escape(printable(str(value))))
+        for name, value in facts.items()
     ]
-    rows = "".join(f"<tr><th>{name}</th><td>{one}</td></tr>" for name, one in cells)
-    return f"<table><caption>{html.escape(plain(title))}</caption>{rows}</table>"
+    rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in cells)
+    return f"<table><caption>{html.escape(printable(title))}</caption>{rows}</table>"
 
 
-def rate(per_second: float) -> str:
-    """Whole where it is fast, with digits where it is slow.
+def format_rate(per_second: float) -> str:
+    """Returns a rate with about three digits: whole if it is high, with decimals if it is low.
 
-    >>> rate(1234.5), rate(27.41), rate(2.741), rate(0.3704)
+    >>> format_rate(1234.5), format_rate(27.41), format_rate(2.741), format_rate(0.3704)
     ('1234', '27.4', '2.74', '0.37')
     """
     digits = 0 if per_second >= 100 else 1 if per_second >= 10 else 2
     return f"{per_second:.{digits}f}" if per_second >= 0.1 else f"{per_second:.2g}"
 
 
-def _readable(problem: UnicodeError) -> tuple[str, int]:
-    """For an encoding that does not have a letter: something like it, or its number."""
+def _replace_unencodable(problem: UnicodeError) -> tuple[str, int]:
+    """Replaces characters that an encoding lacks by similar ASCII, or by their code points."""
     if not isinstance(problem, UnicodeEncodeError):
         raise problem
     letters = problem.object[problem.start : problem.end]
-    return "".join(PLAINER.get(one) or ascii(one)[1:-1] for one in letters), problem.end
+    return (
+        "".join(ASCII_FORMS.get(letter) or ascii(letter)[1:-1] for letter in letters),
+        problem.end,
+    )
 
 
-codecs.register_error(READABLE, _readable)
+codecs.register_error(READABLE_ERRORS, _replace_unencodable)
 
 
-def _say_plainly(record: logging.LogRecord) -> bool:
-    """Warnings quote paths and names, and go to a terminal too."""
-    record.msg, record.args = plain(record.getMessage()), ()
+def _escape_record(record: logging.LogRecord) -> bool:
+    """Escapes a log record, because warnings quote paths and names and go to terminals."""
+    record.msg, record.args = printable(record.getMessage()), ()
     return True
 
 
-logging.getLogger("onepass").addFilter(_say_plainly)
+logging.getLogger("onepass").addFilter(_escape_record)

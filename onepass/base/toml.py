@@ -1,4 +1,4 @@
-"""TOML files, and settings in them: as text, as `--set` takes them."""
+"""TOML files, and the settings in them as text, in the form that `--set` takes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from onepass.base import plugins
 from onepass.base.errors import InputError
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The content of a file; whatever is wrong with it is one line that names it."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """Returns the content of a TOML file; raises an InputError that names the file."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -23,18 +23,22 @@ def read(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not TOML: {problem}") from None
 
 
-def read_settings(path: Path) -> dict[str, str]:
-    """Constructor arguments of a file that holds nothing else."""
-    settings = {name: as_text(value, f"{path}: {name}") for name, value in read(path).items()}
-    plugins.expect_named(settings.get("net"), str(path))
+def read_settings_file(path: Path) -> dict[str, str]:
+    """Returns the settings of a file as text. Raises an InputError if it asks for a network of the
+    user's own code that the user has not named."""
+    settings = {
+        name: toml_value_as_text(value, f"{path}: {name}")
+        for name, value in read_toml(path).items()
+    }
+    plugins.expect_user_named(settings.get("net"), str(path))
     return settings
 
 
-def as_text(value: object, name: str) -> str:
-    """As somebody would write it after `--set name=`.
+def toml_value_as_text(value: object, name: str) -> str:
+    """Returns a TOML value as text for `--set name=`; raises an InputError for tables and dates.
 
-    >>> as_text(5e-4, "lr"), as_text(True, "mirror"), as_text([0.5], "mean"), as_text("sgd", "by")
-    ('0.0005', 'true', '(0.5,)', 'sgd')
+    >>> toml_value_as_text(True, "mirror"), toml_value_as_text([0.5], "mean")
+    ('true', '(0.5,)')
     """
     if isinstance(value, bool):
         return str(value).lower()
@@ -42,27 +46,27 @@ def as_text(value: object, name: str) -> str:
         return value
     if isinstance(value, int | float):
         return repr(value)
-    if isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
         return repr(tuple(value))
     raise InputError(f"{name} must be a number, a text, true, false or a list of these")
 
 
-def written(settings: dict[str, str]) -> str:
-    """Lines of TOML from which `read_settings` gives the same texts.
+def settings_as_toml(settings: dict[str, str]) -> str:
+    """Returns TOML text from which `read_settings_file` reads the same settings.
 
-    >>> print(written({"lr": "5e-4", "replay": "64", "head": "frozen"}), end="")
+    >>> print(settings_as_toml({"lr": "5e-4", "replay": "64", "head": "frozen"}), end="")
     lr = "5e-4"
     replay = 64
     head = "frozen"
     """
-    return "".join(f"{name} = {_value(text)}\n" for name, text in settings.items())
+    return "".join(f"{name} = {_format_value(text)}\n" for name, text in settings.items())
 
 
-def _value(text: str) -> str:
-    """A number, true or false, if it would be read as just this text; otherwise a string."""
+def _format_value(text: str) -> str:
+    """Returns the text itself if TOML reads it as a number or boolean and back, else a string."""
     try:
         (value,) = tomllib.loads(f"value = {text}").values()
     except ValueError:
         value = None
-    plain = isinstance(value, bool | int | float) and as_text(value, "") == text
-    return text if plain else json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
+    same = isinstance(value, bool | int | float) and toml_value_as_text(value, "") == text
+    return text if same else json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")

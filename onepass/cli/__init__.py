@@ -1,5 +1,7 @@
-"""The command line: one file for each command, which parses what is typed and prints what comes of
-it. It may import everything, and nothing imports it."""
+"""The command line. Each command has one file, which parses the arguments and prints the outcome.
+
+This package may import every other one, and no other package imports it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import typer
 
 from onepass.base.errors import OnepassError, TrainingError
 from onepass.base.settings import setting_names
-from onepass.base.text import plain, shortened
+from onepass.base.text import printable, shortened
 from onepass.cli import (
     bench,
     check,
@@ -31,114 +33,127 @@ from onepass.cli import (
     table,
     tune,
 )
-from onepass.cli.app import app, messages, open_streams
+from onepass.cli.app import app, messages, prepare_output
 from onepass.learning import registry
 from onepass.version import __version__
 
 INTERRUPTED = 130
 INTERRUPTED_TEXT = "interrupted; what was written can be resumed"
-# typer carries a click of its own under a private name; its usage errors are this one's ancestors.
+# typer bundles its own click under a private name, so its base classes of usage errors
+# (UsageError, ClickException) are reachable only as ancestors of typer.BadParameter.
 USAGE_ERRORS: Any = typer.BadParameter.__mro__[1:3]
 
 
 @atexit.register
-def _end_quickly() -> None:
-    """Without one more search through all of torch for garbage; Triton would call that a leak."""
-    if "triton" not in sys.modules:
+def _skip_last_collection() -> None:
+    """Skips Python's last garbage collection, which would walk all of torch's objects."""
+    if "triton" not in sys.modules:  # Triton would report the frozen objects as leaked
         gc.freeze()
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"onepass {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def top(
+def root_command(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Runs a command; whatever the user can mend is one line on standard error and exit 2."""
-    open_streams()
+    """Runs a command and exits.
+
+    An error that the user can correct is one line on standard error and exit status 2. A run that
+    diverges exits with 1, an interrupt with 130.
+    """
+    prepare_output()
     try:
         status = app(prog_name="onepass", standalone_mode=False)
         if status == INTERRUPTED:
             raise KeyboardInterrupt
     except OnepassError as problem:
-        status = _say(problem, 2)
+        status = _print_error(problem, 2)
     except (typer.Abort, KeyboardInterrupt):
-        status = _say(INTERRUPTED_TEXT, INTERRUPTED)
+        status = _print_error(INTERRUPTED_TEXT, INTERRUPTED)
     except TrainingError as problem:
-        status = _say(problem, 1)
+        status = _print_error(problem, 1)
     except OSError as problem:
-        status = _say(problem, 2)
+        status = _print_error(problem, 2)
     except MemoryError as problem:
-        status = _say(f"there is not enough memory: {problem}", 2)
+        status = _print_error(f"there is not enough RAM: {problem}", 2)
     except Exception as problem:
-        if _came_of_an_interrupt(problem):
-            status = _say(INTERRUPTED_TEXT, INTERRUPTED)
+        if _caused_by_interrupt(problem):
+            status = _print_error(INTERRUPTED_TEXT, INTERRUPTED)
         elif isinstance(problem, USAGE_ERRORS):
-            status = _usage(problem)
+            status = _report_misuse(problem)
         else:
             raise
-    sys.exit(_flushed(status if isinstance(status, int) else 0))
+    sys.exit(_flush_output(status if isinstance(status, int) else 0))
 
 
-def _came_of_an_interrupt(problem: BaseException) -> bool:
-    """Returns whether somebody pressed Ctrl-C while modules were being imported: some turn the
-    interrupt into an error of another class."""
+def _caused_by_interrupt(problem: BaseException) -> bool:
+    """Returns whether Ctrl-C is behind an error.
+
+    Modules that are being imported may turn the interrupt into an error of another class.
+    """
     cause = problem.__cause__ or problem.__context__
     return cause is not None and (
-        isinstance(cause, KeyboardInterrupt) or _came_of_an_interrupt(cause)
+        isinstance(cause, KeyboardInterrupt) or _caused_by_interrupt(cause)
     )
 
 
-def _flushed(status: int) -> int:
-    """The exit status, once all that was printed is out; what nobody takes is dropped, or Python
-    would try again, and complain, when it ends."""
+def _flush_output(status: int) -> int:
+    """Flushes standard output and returns the exit status.
+
+    If the output cannot be written, it goes to the null device, because Python would otherwise try
+    once more at exit and print an error of its own.
+    """
     try:
         sys.stdout.flush()
     except OSError as problem:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return status or _say(f"standard output could not be written: {problem.strerror}", 1)
+        return status or _print_error(
+            f"standard output could not be written: {problem.strerror}", 1
+        )
     return status
 
 
-def _usage(problem: Any) -> int:
-    """A command without arguments shows its help as it is; any other misuse is one line."""
+def _report_misuse(problem: Any) -> int:
+    """Prints the help of a command without arguments, or one line for any other misuse."""
     if type(problem).__name__ == "NoArgsIsHelpError":
         typer.echo(problem.format_message(), err=True)
         return 2
-    return _say(shortened(_as_setting(problem) or _explained(problem)), 2)
+    return _print_error(shortened(_as_setting_hint(problem) or _with_help(problem)), 2)
 
 
-def _explained(problem: Any) -> str:
-    """Something that has to be given and is missing is told with what its help says."""
-    told: str = problem.format_message()
+def _with_help(problem: Any) -> str:
+    """Returns the message of a usage error, with the help of the parameter if that is missing."""
+    message: str = problem.format_message()
     missing = type(problem).__name__ == "MissingParameter"
-    return f"{told.rstrip('.')}: {problem.param.help}" if missing else told
+    return f"{message.rstrip('.')}: {problem.param.help}" if missing else message
 
 
-def _as_setting(problem: Any) -> str:
-    """Of an option that a command does not have: how it is given, if it is a method's setting."""
+def _as_setting_hint(problem: Any) -> str:
+    """Returns how to give an unknown option that is a setting of a method, or an empty string."""
     name = getattr(problem, "option_name", "").lstrip("-").replace("-", "_")
-    settings = {one for info in registry.methods() for one in setting_names(info.learner)}
+    settings = {setting for info in registry.methods() for setting in setting_names(info.learner)}
     if name not in settings:
         return ""
-    options = {one for parameter in problem.ctx.command.params for one in parameter.opts}
+    options = {option for parameter in problem.ctx.command.params for option in parameter.opts}
     return f"{problem.message}; as a setting: --set {name}=VALUE" if "--set" in options else ""
 
 
-def _say(problem: object, status: int) -> int:
-    told = " ".join([str(problem), *getattr(problem, "__notes__", [])])
-    with suppress(OSError):  # nobody reads it, and the status says enough
-        messages.print(plain(f"error: {told}"))
+def _print_error(problem: object, status: int) -> int:
+    text = " ".join([str(problem), *getattr(problem, "__notes__", [])])
+    with suppress(OSError):  # standard error is closed; the exit status is enough
+        messages.print(printable(f"error: {text}"))
     return status
 
 

@@ -1,4 +1,4 @@
-"""What the commands share: the application, where to print, and small checks."""
+"""Shared by all commands: the typer application, the two output streams, and parsers of values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.console import Console
 
 from onepass.base import plugins
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import LARGEST
-from onepass.base.text import READABLE, plain, quoted
+from onepass.base.settings import LARGEST_INT
+from onepass.base.text import READABLE_ERRORS, printable, quoted
 
 app = typer.Typer(
     help="Online class-incremental learning: a stream seen once, bounded memory, predictions at "
@@ -26,8 +26,8 @@ app = typer.Typer(
 )
 
 
-def _import(modules: list[str] | None) -> list[str]:
-    plugins.import_named(modules or [])
+def _import_modules(modules: list[str] | None) -> list[str]:
+    plugins.import_modules(modules or [])
     return modules or []
 
 
@@ -36,38 +36,49 @@ Imports = Annotated[
     typer.Option(
         "--import",
         metavar="MODULE",
-        callback=_import,
-        help="A module that registers something of yours; repeatable.",
+        callback=_import_modules,
+        help="Import your own module, which registers a method, dataset, ...; repeatable.",
     ),
 ]
 messages = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
-def open_streams() -> None:
-    """Standard output and error that take whatever is printed: closed ones take it to nowhere,
-    others write letters that their encoding does not have in another way."""
+def prepare_output() -> None:
+    """Makes standard output and standard error accept every text.
+
+    A stream that is closed is replaced by the null device. Characters that the encoding of a stream
+    lacks are replaced by readable ones.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for good
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until exit
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=READABLE)
+            stream.reconfigure(errors=READABLE_ERRORS)
 
 
-def say(text: str) -> None:
-    """A line on standard output in which names, paths and the like may stand."""
-    typer.echo(plain(text))
+def print_text(text: str) -> None:
+    """Prints text on standard output, with control characters escaped.
+
+    Names and paths may hold escape sequences, which a terminal would obey.
+    """
+    typer.echo(printable(text))
 
 
-def one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
+def expect_one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
+    """Returns the value; raises UnknownNameError, which names the nearest, if it is not valid."""
     if value not in valid:
         raise UnknownNameError(f"value of {name}", value, valid)
     return value
 
 
-def whole(option: str, text: str, wanted: str) -> int:
-    """The number, at least 1, that an option which also takes words was given."""
-    digits = text if text.isdecimal() and len(text) <= len(str(LARGEST)) else "0"
-    if not 1 <= int(digits) <= LARGEST:
+def parse_count(option: str, text: str, wanted: str) -> int:
+    """Returns the number, at least 1, of an option that takes a number or a word.
+
+    `wanted` says in the error what the option takes. The length is limited before `int`, because
+    Python refuses to convert thousands of digits.
+    """
+    digits = text if text.isdecimal() and len(text) <= len(str(LARGEST_INT)) else "0"
+    if not 1 <= int(digits) <= LARGEST_INT:
         raise InputError(f"{option} takes {wanted}, not {quoted(text)}")
     return int(digits)

@@ -1,4 +1,4 @@
-"""onepass check"""
+"""`onepass check`: runs the contract's checks on one method."""
 
 from __future__ import annotations
 
@@ -9,57 +9,60 @@ import typer
 from onepass.base import devices, plugins
 from onepass.base.errors import InputError
 from onepass.cli import options as shared
-from onepass.cli.app import Imports, app, messages, say
+from onepass.cli.app import Imports, app, messages, print_text
 from onepass.learning import registry
 
 
 @app.command(
+    name="check",
     epilog="""\b
 Examples:
   onepass check my.module:MyMethod
   onepass check lwf --import lwf
   onepass check lwf --import lwf --only the-step-stays-on-the-device
-  onepass check gsa --device cuda"""
+  onepass check gsa --device cuda""",
 )
-def check(
+def check_command(
     method: Annotated[
         str,
         typer.Argument(
             metavar="METHOD",
-            help="MODULE:CLASS, or the name of a method.",
-            autocompletion=shared.methods,
+            help="MODULE:CLASS, or the name of a registered method.",
+            autocompletion=shared.complete_methods,
         ),
     ],
     only: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A check to run, and no others but those named likewise; repeatable.",
-            autocompletion=shared.checks,
+            help="Run only this check; repeatable.",
+            autocompletion=shared.complete_checks,
         ),
     ] = None,
     device: shared.Device = "cpu",
     imports: Imports = None,
 ) -> None:
-    """Run a method against the contract.
+    """Check a method against the contract.
 
-    It takes seconds to minutes. A check that fails says what was expected, what was found and at
-    which line of the method's file; exit 1 if one does.
+    This takes seconds to minutes. A failed check says what was expected, what was found and at
+    which line of the method's file to look. The exit status is 1 if a check fails.
     """
     from onepass.learning.learner import Learner
-    from onepass.tools.checks import exemptions, one_by_one
+    from onepass.tools.checks import exemptions, run_checks
 
-    devices.resolve(device)
-    found = plugins.named(method) if ":" in method else registry.get(method).learner
+    devices.resolve_device(device)
+    found = plugins.import_reference(method) if ":" in method else registry.get(method).learner
     if not (isinstance(found, type) and issubclass(found, Learner)):
-        raise InputError(f"{method!r} is no class derived from onepass.Learner")
+        raise InputError(f"{method!r} is not a class derived from onepass.Learner")
     exempt, passed, failed = exemptions(found, only or ()), 0, 0
-    for name, problem in one_by_one(found, device, only or ()):
+    for name, problem in run_checks(found, device, only or ()):
         words = name.replace("_", " ")
-        say(f"FAILED  {words}: {' '.join(problem.split())}" if problem else f"ok      {words}")
+        print_text(
+            f"FAILED  {words}: {' '.join(problem.split())}" if problem else f"ok      {words}"
+        )
         passed, failed = passed + (not problem), failed + bool(problem)
     for name, why in exempt.items():
-        say(f"exempt  {name.replace('_', ' ')}: {why}")
+        print_text(f"exempt  {name.replace('_', ' ')}: {why}")
     messages.print(f"{passed} passed, {failed} failed, {len(exempt)} exempt")
     if failed:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""onepass data list, check, cache"""
+"""`onepass data list`, `check` and `cache`: the published datasets on this machine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 from onepass.base.errors import DataError, UnknownNameError
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import app, say
+from onepass.cli.app import app, print_text
 from onepass.data.catalogue import CATALOGUE, CatalogueEntry, data_root
 
 data_app = typer.Typer(
-    help="What datasets are here, and whether they are whole.",
+    help="List, check and cache the published datasets on this machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -23,12 +23,12 @@ Name = Annotated[
     str,
     typer.Argument(
         help="mnist, cifar10, cifar100 or tiny-imagenet.",
-        autocompletion=shared.words(*CATALOGUE),
+        autocompletion=shared.complete_words(*CATALOGUE),
     ),
 ]
 
 
-def _entry(name: str) -> CatalogueEntry:
+def _catalogue_entry(name: str) -> CatalogueEntry:
     if name not in CATALOGUE:
         raise UnknownNameError("dataset", name, CATALOGUE)
     return CATALOGUE[name]
@@ -37,59 +37,65 @@ def _entry(name: str) -> CatalogueEntry:
 @data_app.command(
     name="list", epilog="\b\nExamples:\n  onepass data list\n  onepass data list --data-root ~/data"
 )
-def list_(
+def list_datasets(
     root: shared.DataRoot = None,
     columns: shared.Columns = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
-    """Show which datasets are here and how to get the others."""
-    from onepass.data.verify import whereabouts
+    """List which datasets are here and how to get the others."""
+    from onepass.data.verify import describe_location
 
-    place = data_root(root)
+    folder = data_root(root)
     rows = []
     for entry in CATALOGUE.values():
-        found = whereabouts(entry, place)
-        how = "" if found != "missing" else f"into {place / entry.places[0]}, or from {entry.hub}"
+        found = describe_location(entry, folder)
+        how = "" if found != "missing" else f"into {folder / entry.paths[0]}, or from {entry.hub}"
         rows.append({"dataset": entry.name, "found": found, "how to get it": how})
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row))
     else:
-        terminal_table.show_rows(rows, columns)
+        terminal_table.print_rows(rows, columns)
 
 
-@data_app.command(epilog="\b\nExamples:\n  onepass data check cifar100")
-def check(
+@data_app.command(name="check", epilog="\b\nExamples:\n  onepass data check cifar100")
+def check_dataset(
     name: Name,
     root: shared.DataRoot = None,
 ) -> None:
-    """Compare a dataset with the official counts and checksums.
+    """Compare a dataset with its official counts and checksums.
 
-    Exit 2 if any differs.
+    The exit status is 2 if any of them differs.
     """
     from onepass.data.verify import verify
 
-    findings = verify(_entry(name), data_root(root))
+    findings = verify(_catalogue_entry(name), data_root(root))
     for finding in findings:
-        say(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
+        print_text(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
     bad = sum(not finding.good for finding in findings)
     if bad:
-        raise DataError(f"{name} is not whole: {bad} of {len(findings)} findings are wrong")
+        raise DataError(f"{name} is damaged or incomplete: {bad} of {len(findings)} checks failed")
 
 
 @data_app.command(
-    epilog="\b\nExamples:\n  onepass data cache cifar100\n  onepass data cache mnist --download"
+    name="cache",
+    epilog="\b\nExamples:\n  onepass data cache cifar100\n  onepass data cache mnist --download",
 )
-def cache(
+def cache_dataset(
     name: Name,
     root: shared.DataRoot = None,
     fetch: Annotated[
-        bool, typer.Option("--download", help="From the hub: pip install 'onepass[hub]'.")
+        bool,
+        typer.Option(
+            "--download", help="Download it from the hub first (pip install 'onepass[hub]')."
+        ),
     ] = False,
 ) -> None:
-    """Decode a dataset once; every later load maps it from the disk."""
-    from onepass.data.loading import download, load
+    """Decode a dataset once, so that later loads map it from disk."""
+    from onepass.data.loading import download_dataset, load
 
-    entry = _entry(name)
-    dataset = download(entry) if fetch else load(name, root=root)
+    entry = _catalogue_entry(name)
+    dataset = download_dataset(entry) if fetch else load(name, root=root)
     typer.echo(f"{name}: {len(dataset.train_y)} training and {len(dataset.test_y)} test images")

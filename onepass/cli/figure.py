@@ -1,4 +1,4 @@
-"""onepass figure"""
+"""`onepass figure`: draws accuracy, a stream, or a figure of the GSA paper."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import typer
 from onepass import data, streams
 from onepass.base.errors import InputError
 from onepass.cli import options as shared
-from onepass.cli.app import Imports, app, one_of, say
-from onepass.runs.query import results as read
+from onepass.cli.app import Imports, app, expect_one_of, print_text
+from onepass.runs.query import find_results as read
 from onepass.runs.spec import Job
 
 PAPER_FIGURES = ("fig1", "fig3", "fig7", "loss-curves", "proposition1")
@@ -20,9 +20,10 @@ FIGURES = ("accuracy", "stream", *PAPER_FIGURES)
 
 
 @app.command(
-    epilog="""fig1 and those behind it are figures of the GSA paper, with what it says to them and
-whether the runs say the same (also written beside the picture, as .md); the runs are those of
-experiments/fig1.toml and so on.
+    name="figure",
+    epilog="""fig1, fig3, fig7, loss-curves and proposition1 are figures of the GSA paper. Each
+prints the paper's claims and whether the runs confirm them, and writes this beside the picture as
+.md. The runs come from experiments/fig1.toml and so on.
 
 \b
 Examples:
@@ -35,32 +36,35 @@ Examples:
   onepass figure fig3 runs/fig3 -o fig3.png                  A-PN by class, and its accuracy
   onepass figure fig7 runs/fig7 -o fig7.png                  A-PN with and without the GSA-CE loss
   onepass figure loss-curves runs/loss-curves -o losses.png  losses of stream and replay in task 2
-  onepass figure proposition1 runs/fig7 -o proposition1.png  the decomposed loss, and its gap"""
+  onepass figure proposition1 runs/fig7 -o proposition1.png  the decomposed loss, and its gap""",
 )
-def figure(
+def figure_command(
     what: Annotated[
         str,
         typer.Argument(
             help="accuracy, stream, fig1, fig3, fig7, loss-curves or proposition1.",
-            autocompletion=shared.words(*FIGURES),
+            autocompletion=shared.complete_words(*FIGURES),
         ),
     ],
     drawn: Annotated[
-        list[str], typer.Argument(help="Folders of runs, .jsonl files (bars), or a stream's SPEC.")
+        list[str],
+        typer.Argument(help="Run folders, .jsonl files (for bars only), or a stream's SPEC."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The .png, .svg or .pdf file to write.")
+    ],
     kind: Annotated[
         str,
         typer.Option(
-            help="accuracy: both, bars or curves.",
-            autocompletion=shared.words("both", "bars", "curves"),
+            help="accuracy: draw bars, curves, or both.",
+            autocompletion=shared.complete_words("both", "bars", "curves"),
         ),
     ] = "both",
     dataset: Annotated[
         str,
-        typer.Option(help="stream: over which dataset.", autocompletion=shared.datasets),
+        typer.Option(help="stream: its dataset.", autocompletion=shared.complete_datasets),
     ] = Job.dataset,
-    data_root: Annotated[Path | None, typer.Option(help="stream: where datasets lie.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="stream: as for run.")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="stream: as for run.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="stream: as for run.")] = None,
     label: Annotated[str | None, typer.Option(help="stream: as for run.")] = None,
@@ -69,10 +73,10 @@ def figure(
     where: shared.Where = None,
     imports: Imports = None,
 ) -> None:
-    """Draw finished runs, a figure of the paper, or a stream."""
+    """Draw finished runs, a stream, or a figure of the GSA paper."""
     from onepass.report import figures
 
-    one_of("figure", what, FIGURES)
+    expect_one_of("figure", what, FIGURES)
     of_stream = {
         "--dataset": dataset != Job.dataset,
         "--data-root": data_root is not None,
@@ -82,20 +86,20 @@ def figure(
         "--test": test is not None,
         "--seed": seed != Job.seed,
     }
-    _refuse(["stream"], what, of_stream)
-    _refuse(["accuracy"], what, {"--kind": kind != "both"})
-    _refuse(["accuracy", *PAPER_FIGURES], what, {"--where": bool(where)})
-    one_of("--kind", kind, figures.KINDS)
+    _refuse_options_of_others(["stream"], what, of_stream)
+    _refuse_options_of_others(["accuracy"], what, {"--kind": kind != "both"})
+    _refuse_options_of_others(["accuracy", *PAPER_FIGURES], what, {"--where": bool(where)})
+    expect_one_of("--kind", kind, figures.KINDS)
     if what != "stream":
         results = read(*map(Path, drawn), where=where or [])
     if what == "accuracy":
-        figures.accuracy(results, output, kind=kind)
+        figures.draw_accuracy(results, output, kind=kind)
     elif what in PAPER_FIGURES:
         from onepass.gsa_paper import figures as paper_figures
 
         typer.echo(paper_figures.drawn(what, results, output))
     else:
-        whole = data.load(
+        loaded = data.load(
             dataset,
             root=data_root,
             image_size=image_size,
@@ -103,19 +107,19 @@ def figure(
             label=label,
             test=test,
         )
-        usual = {"tasks": data.usual_tasks(whole.name, whole.classes)}
-        table = streams.filled(streams.parse(_only(drawn)), usual)
-        figures.stream_map(streams.make(whole, table, seed=seed), output)
-    say(str(output))
+        usual = {"tasks": data.usual_tasks(loaded.name, loaded.classes)}
+        spec = streams.with_defaults(streams.parse_stream(_single_spec(drawn)), usual)
+        figures.draw_stream_map(streams.make_stream(loaded, spec, seed=seed), output)
+    print_text(str(output))
 
 
-def _refuse(of: Sequence[str], what: str, given: dict[str, bool]) -> None:
-    """Options of some figures that were given for another."""
-    if what not in of and (in_vain := [name for name in given if given[name]]):
-        raise InputError(f"{in_vain[0]} goes with figure {', '.join(of)}, not with figure {what}")
+def _refuse_options_of_others(of: Sequence[str], what: str, given: dict[str, bool]) -> None:
+    """Raises InputError if an option is given that only the figures `of` have, and this is not."""
+    if what not in of and (unused := [name for name in given if given[name]]):
+        raise InputError(f"{unused[0]} goes with figure {', '.join(of)}, not with figure {what}")
 
 
-def _only(specs: list[str]) -> str:
+def _single_spec(specs: list[str]) -> str:
     if len(specs) > 1:
-        raise InputError(f"one stream is drawn at a time, not {len(specs)}")
+        raise InputError(f"figure stream takes one SPEC, not {len(specs)}")
     return specs[0]

@@ -1,4 +1,4 @@
-"""onepass list"""
+"""`onepass list`: the registered methods, datasets, streams, networks and probes, and settings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onepass.base.errors import InputError
-from onepass.base.settings import as_text, configured, described, setting_names
+from onepass.base.settings import construct, describe_settings, format_setting, setting_names
 from onepass.base.text import first_sentence
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, one_of
+from onepass.cli.app import Imports, app, expect_one_of
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.registry import DATASETS
 from onepass.evaluation.probes.registry import PROBES
@@ -38,46 +38,48 @@ Examples:
   onepass list settings gsa
   onepass list presets gsa""",
 )
-def list_(
+def list_command(
     what: Annotated[
         str,
         typer.Argument(
             help="methods, datasets, streams, networks, probes, settings or presets.",
-            autocompletion=shared.words(*LISTED),
+            autocompletion=shared.complete_words(*LISTED),
         ),
     ],
     method: Annotated[
         str | None,
         typer.Argument(
-            help="settings, presets: of which method (default: settings that all have, every "
-            "preset).",
-            autocompletion=shared.methods,
+            help="Method whose settings or presets to list (default: the settings that all methods "
+            "share; all presets).",
+            autocompletion=shared.complete_methods,
         ),
     ] = None,
     imports: Imports = None,
     columns: shared.Columns = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
     """List methods, settings, presets, datasets, streams and more."""
-    one_of("list", what, LISTED)
+    expect_one_of("list", what, LISTED)
     if method is not None and what not in ROWS_OF_A_METHOD:
-        raise InputError(f"only settings and presets are those of a method, not {what}")
+        raise InputError(f"list {what} takes no method; list settings and list presets do")
     entries = ROWS_OF_A_METHOD[what](method) if what in ROWS_OF_A_METHOD else ROWS[what]()
     if as_json:
         for entry in entries:
             typer.echo(json.dumps(entry))
     else:
-        terminal_table.show_rows(entries, columns)
+        terminal_table.print_rows(entries, columns)
 
 
-def _methods() -> list[dict[str, Any]]:
-    from onepass.learning.image_counts import images_of
+def _method_rows() -> list[dict[str, Any]]:
+    from onepass.learning.image_counts import images_per_batch
 
     entries = []
     for info in registry.methods():
-        images = images_of(info.learner(), batch=10)
-        stores = _stores(info.learner)
-        kept = [" + ".join(store.kept) for store in stores]
+        images = images_per_batch(info.learner(), batch=10)
+        stores = _stores_of_method(info.learner)
+        kept = [" + ".join(store.column_names) for store in stores]
         entries.append(
             {
                 "method": info.key,
@@ -95,8 +97,11 @@ def _methods() -> list[dict[str, Any]]:
     return entries
 
 
-def _stores(method: type[Learner]) -> list[Store]:
-    """What a method keeps, asked of its memories for so many colour images of 32 pixels."""
+def _stores_of_method(method: type[Learner]) -> list[Store]:
+    """Returns a method's memories, made for SAMPLES colour images of 32x32 pixels.
+
+    The network only pools, so that nothing large is built.
+    """
     import torch
     from torch import nn
 
@@ -104,17 +109,17 @@ def _stores(method: type[Learner]) -> list[Store]:
 
     features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     chosen = {"memory": SAMPLES} if "memory" in setting_names(method) else {}
-    learner = configured(method, net=features, device="cpu", **chosen)
+    learner = construct(method, net=features, device="cpu", **chosen)
     learner.prepare((3, 32, 32), torch.uint8)
     return stores_of(learner)
 
 
-def _datasets() -> list[dict[str, Any]]:
+def _dataset_rows() -> list[dict[str, Any]]:
     made = [
         {
             "dataset": info.key,
             "classes": info.classes,
-            "what": _about(info.make),
+            "what": _first_sentence_of(info.make),
         }
         for info in DATASETS.all().values()
     ]
@@ -130,50 +135,52 @@ def _datasets() -> list[dict[str, Any]]:
     return made + published
 
 
-def _streams() -> list[dict[str, Any]]:
+def _stream_rows() -> list[dict[str, Any]]:
     return [
         {
             "stream": info.key,
             "keys": " ".join(info.arguments),
-            "what": _about(info.make),
+            "what": _first_sentence_of(info.make),
         }
         for info in STREAMS.all().values()
     ]
 
 
-def _networks() -> list[dict[str, Any]]:
+def _network_rows() -> list[dict[str, Any]]:
     from onepass.nets import NETWORKS
 
     return [
-        {"network": info.key, "takes": info.takes, "what": _about(info.make)}
+        {"network": info.key, "takes": info.takes, "what": _first_sentence_of(info.make)}
         for info in NETWORKS.all().values()
     ]
 
 
-def _probes() -> list[dict[str, Any]]:
-    return [{"probe": name, "what": _about(probe)} for name, probe in PROBES.all().items()]
+def _probe_rows() -> list[dict[str, Any]]:
+    return [
+        {"probe": name, "what": _first_sentence_of(probe)} for name, probe in PROBES.all().items()
+    ]
 
 
-def _about(documented: object) -> str:
-    """Returns the first sentence of what something says of itself."""
+def _first_sentence_of(documented: object) -> str:
+    """Returns the first sentence of an object's docstring."""
     return first_sentence(documented.__doc__ or "")
 
 
-def _settings(method: str | None) -> list[dict[str, Any]]:
+def _setting_rows(method: str | None) -> list[dict[str, Any]]:
     from onepass.learning.learner import Learner
 
     learner = Learner if method is None else registry.get(method).learner
-    return [one._asdict() for one in described(learner)]
+    return [setting._asdict() for setting in describe_settings(learner)]
 
 
-def _presets(method: str | None) -> list[dict[str, Any]]:
+def _preset_rows(method: str | None) -> list[dict[str, Any]]:
     infos = registry.methods() if method is None else [registry.get(method)]
     return [
         {
             "method": info.key,
             "preset": name,
-            "settings": _by_hand(preset.settings),
-            "unmirrored": _by_hand(preset.unmirrored or {}),
+            "settings": _as_set_options(preset.settings),
+            "unmirrored": _as_set_options(preset.unmirrored or {}),
             "source": preset.source,
         }
         for info in infos
@@ -181,16 +188,16 @@ def _presets(method: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def _by_hand(settings: dict[str, Any]) -> str:
-    """As `--set` takes them."""
-    return " ".join(f"{name}={as_text(value)}" for name, value in settings.items())
+def _as_set_options(settings: dict[str, Any]) -> str:
+    """Returns settings as `--set` takes them."""
+    return " ".join(f"{name}={format_setting(value)}" for name, value in settings.items())
 
 
 ROWS = {
-    "methods": _methods,
-    "datasets": _datasets,
-    "streams": _streams,
-    "networks": _networks,
-    "probes": _probes,
+    "methods": _method_rows,
+    "datasets": _dataset_rows,
+    "streams": _stream_rows,
+    "networks": _network_rows,
+    "probes": _probe_rows,
 }
-ROWS_OF_A_METHOD = {"settings": _settings, "presets": _presets}
+ROWS_OF_A_METHOD = {"settings": _setting_rows, "presets": _preset_rows}

@@ -1,4 +1,4 @@
-"""onepass memory"""
+"""`onepass memory`: the samples in the memory of a saved learner."""
 
 from __future__ import annotations
 
@@ -9,54 +9,60 @@ import typer
 
 from onepass.base.errors import InputError
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, say
-from onepass.data.labels import in_order
+from onepass.cli.app import Imports, app, print_text
+from onepass.data.labels import sorted_classes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @app.command(
+    name="memory",
     epilog="""\b
 Examples:
   onepass memory runs/gsa-digits-m100-s0/checkpoint.pt
-  onepass memory model.pt -o sheet.png"""
+  onepass memory model.pt -o sheet.png""",
 )
-def memory(
+def memory_command(
     model: Annotated[
-        Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
+        Path, typer.Argument(help="A file from learner.save, or a run's checkpoint.pt.")
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .png of the images, by class.")
+        Path | None,
+        typer.Option("-o", "--output", help="Draw the images into this .png, a row per class."),
     ] = None,
     imports: Imports = None,
 ) -> None:
-    """Show what a memory holds: counts of each class, and the images."""
-    from onepass.learning.checkpoint.file import read, restored_to_predict
+    """Show a learner's memory: samples per class, and the images."""
+    from onepass.learning.checkpoint.file import learner_for_predicting, read_checkpoint
 
-    content = read(model)
-    learner = restored_to_predict(content, str(model), device="cpu")
+    content = read_checkpoint(model)
+    learner = learner_for_predicting(content, str(model), device="cpu")
     if not learner.steps or not len(learner.kept):
         raise InputError(f"{model} holds no samples: its memory is empty, or was left out")
     kept, classes = learner.kept, learner.classes
     name_of = dict(zip(classes, learner.class_names, strict=True))
-    groups = {label: kept.x[kept.y == label] for label in in_order(classes)}
+    groups = {label: kept.x[kept.y == label] for label in sorted_classes(classes)}
     if output is not None:
         if kept.x.ndim != 4:
-            raise InputError(f"{model} holds vectors, of which there is no picture: leave out -o")
+            raise InputError(f"{model} holds vectors, which cannot be drawn: leave out -o")
         from onepass.report import contact_sheet
 
-        pixels = contact_sheet.eight_bits(kept.x)
-        lines = [(label, pixels[kept.y == label]) for label in groups]
-        contact_sheet.draw([(f"{name_of[label]}  ({len(x)})", x) for label, x in lines], output)
-    numbers = [[name_of[label], str(len(x)), *_values(x)] for label, x in groups.items()]
-    terminal_table.show(("class", "samples", "mean", "deviation"), numbers)
+        pixels = contact_sheet.to_uint8(kept.x)
+        images = [(label, pixels[kept.y == label]) for label in groups]
+        contact_sheet.draw_sheet(
+            [(f"{name_of[label]}  ({len(x)})", x) for label, x in images], output
+        )
+    numbers = [
+        [name_of[label], str(len(x)), *_mean_and_deviation(x)] for label, x in groups.items()
+    ]
+    terminal_table.print_table(("class", "samples", "mean", "deviation"), numbers)
     if output is not None:
-        say(f"picture     {output}")
+        print_text(f"picture     {output}")
 
 
-def _values(x: Tensor) -> list[str]:
-    """Mean and standard deviation of all values of some samples."""
+def _mean_and_deviation(x: Tensor) -> list[str]:
+    """Returns mean and standard deviation over all values of the samples, as text."""
     if not len(x):
         return ["-", "-"]
     exact = x.double()

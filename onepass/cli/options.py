@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, and the words by which shells complete them."""
+"""Options and arguments that several commands share, and their completions in a shell."""
 
 from __future__ import annotations
 
@@ -15,153 +15,163 @@ import typer
 import onepass
 from onepass.base.cache_dir import cache_root
 from onepass.base.fileio import write_atomically
-from onepass.base.settings import described
-from onepass.data.known import names
+from onepass.base.settings import describe_settings
+from onepass.data.known import dataset_names
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.runs.spec import PRESETS
 from onepass.streams.registry import STREAMS
-from onepass.tools.checks.names import summaries
+from onepass.tools.checks.names import check_summaries
 
-Words = list[str | tuple[str, str]]  # a word, or a word and what it means
+Completions = list[str | tuple[str, str]]  # a word, or a word and its description
 
 
-def words(*given: str) -> Callable[[], Words]:
+def complete_words(*given: str) -> Callable[[], Completions]:
+    """Returns a completion that always offers these words."""
     return lambda: list(given)
 
 
-def methods() -> Words:
+def complete_methods() -> Completions:
     return [(key, facts.paper) for key in METHODS.names() if (facts := registry.facts(key))]
 
 
-def methods_or_all() -> Words:
-    return [*methods(), ("all", "every method")]
+def complete_methods_or_all() -> Completions:
+    return [*complete_methods(), ("all", "every method")]
 
 
-def datasets() -> Words:
-    return list(names())
+def complete_datasets() -> Completions:
+    return list(dataset_names())
 
 
-def streams() -> Words:
+def complete_streams() -> Completions:
     return list(STREAMS.summaries().items())
 
 
-def probes() -> Words:
+def complete_probes() -> Completions:
     return list(PROBES.summaries().items())
 
 
-def checks(incomplete: str) -> Words:
-    """Returns the names of the contract's checks, spelled as what is typed so far."""
+def complete_checks(incomplete: str) -> Completions:
+    """Returns the names of the contract's checks, with `-` or `_` as the typed word has it."""
     spelled = "-" if "-" in incomplete else "_"
-    return [(name.replace("_", spelled), text) for name, text in summaries().items()]
+    return [(name.replace("_", spelled), text) for name, text in check_summaries().items()]
 
 
-def settings(context: typer.Context) -> Words:
-    """Returns the settings of the methods that are typed already, or of all methods."""
-    stored = _stored_settings()
+def complete_settings(context: typer.Context) -> Completions:
+    """Returns the settings of the methods that the command line already names, or of all."""
+    stored = _cached_settings()
     typed = [word for word in context.args if word in stored] or list(stored)
     return list(dict.fromkeys((word, help_) for method in typed for word, help_ in stored[method]))
 
 
-def _stored_settings() -> dict[str, list[list[str]]]:
-    """Returns each method's settings with their defaults and what they mean. They are asked of the
-    classes once, which takes torch, and then kept in a file until something that is installed
-    changes."""
-    file, stamp = cache_root() / "settings.json", _stamp()
+def _cached_settings() -> dict[str, list[list[str]]]:
+    """Returns `[NAME=DEFAULT, meaning]` for each setting of each method.
+
+    To inspect the classes takes torch, and seconds. So the answer is cached in a file, until the
+    package or an installed one changes.
+    """
+    file, stamp = cache_root() / "settings.json", _installation_stamp()
     with suppress(OSError, ValueError, TypeError, KeyError):
         stored: dict[str, dict[str, list[list[str]]]] = json.loads(file.read_text("utf-8"))
         return stored[stamp]
     found = {
         info.key: [
             [f"{setting.name}={setting.default}", shorten(setting.meaning, 60, placeholder="...")]
-            for setting in described(info.learner)
+            for setting in describe_settings(info.learner)
         ]
         for info in registry.methods()
     }
-    with suppress(OSError):  # then the next Tab takes as long
+    with suppress(OSError):  # without the file, the next Tab is as slow as this one
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, lambda to: to.write(json.dumps({stamp: found}).encode()))
     return found
 
 
-def _stamp() -> str:
-    """Returns a text that is another one after every change of the package and of what is
-    installed, which may bring methods too."""
+def _installation_stamp() -> str:
+    """Returns a text that changes when a file of onepass or the set of installed packages does.
+
+    Installed packages count because a plugin among them may register methods.
+    """
     package = Path(onepass.__file__).parent
-    installed = [Path(place) for place in sys.path if place.endswith("-packages")]
-    places = [place for place in (*package.rglob("*.py"), *installed) if place.exists()]
-    return f"{package} {max(place.stat().st_mtime_ns for place in places)}"
+    installed = [Path(folder) for folder in sys.path if folder.endswith("-packages")]
+    paths = [path for path in (*package.rglob("*.py"), *installed) if path.exists()]
+    return f"{package} {max(path.stat().st_mtime_ns for path in paths)}"
 
 
-Method = Annotated[str, typer.Argument(help="See: onepass list methods.", autocompletion=methods)]
+Method = Annotated[
+    str, typer.Argument(help="See: onepass list methods.", autocompletion=complete_methods)
+]
 Paths = Annotated[
-    list[Path], typer.Argument(help="Folders of runs and .jsonl files of lines, in any number.")
+    list[Path], typer.Argument(help="Run folders, folders of them, or .jsonl files of results.")
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A constructor argument (see: onepass list settings METHOD); repeatable.",
-        autocompletion=settings,
+        help="A setting of the method (see: onepass list settings METHOD); repeatable.",
+        autocompletion=complete_settings,
     ),
 ]
 Preset = Annotated[
     str,
     typer.Option(
-        help=f"{', '.join(PRESETS)}; see: onepass list methods.", autocompletion=words(*PRESETS)
+        help=f"{', '.join(PRESETS)}; see: onepass list methods.",
+        autocompletion=complete_words(*PRESETS),
     ),
 ]
 DataRoot = Annotated[
     Path | None,
-    typer.Option("--data-root", help="Where datasets lie (default: $ONEPASS_DATA, or data)."),
+    typer.Option("--data-root", help="Folder of the datasets (default: $ONEPASS_DATA, or data)."),
 ]
 Jobs = Annotated[
     str,
     typer.Option(
         "--jobs",
         metavar="N|auto",
-        help="Runs at a time; auto: as many as pay.",
-        autocompletion=words("auto"),
+        help="Runs in parallel; auto: one per CPU core, 8 per GPU.",
+        autocompletion=complete_words("auto"),
     ),
 ]
 Checkpoint = Annotated[
     str,
     typer.Option(
         metavar="N|auto|none",
-        help="Steps between checkpoints; auto: ten seconds; or none.",
-        autocompletion=words("auto", "none"),
+        help="Steps between checkpoints; auto: one every ten seconds.",
+        autocompletion=complete_words("auto", "none"),
     ),
 ]
 Anyway = Annotated[
-    bool, typer.Option("--anyway", help="Resume runs of other versions of onepass or torch too.")
+    bool, typer.Option("--anyway", help="Resume runs of another version of onepass or torch too.")
 ]
 Device = Annotated[
     str,
     typer.Option(
-        help="auto, cpu, mps, cuda or cuda:N.", autocompletion=words("auto", "cpu", "mps", "cuda")
+        help="auto, cpu, mps, cuda or cuda:N.",
+        autocompletion=complete_words("auto", "cpu", "mps", "cuda"),
     ),
 ]
 Engine = Annotated[
     str | None,
     typer.Option(
-        help="auto (the default), eager or graph (one CUDA graph per step).",
-        autocompletion=words("auto", "eager", "graph"),
+        help="auto (the default), eager, or graph (each step is a CUDA graph).",
+        autocompletion=complete_words("auto", "eager", "graph"),
     ),
 ]
 Precision = Annotated[
     str | None,
-    typer.Option(help="fp32 (the default) or bf16.", autocompletion=words("fp32", "bf16")),
+    typer.Option(help="fp32 (the default) or bf16.", autocompletion=complete_words("fp32", "bf16")),
 ]
 Where = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="Only these: =, !=, > or < a value of the result or a setting; repeatable.",
+        help="Only runs with KEY=VALUE (or !=, >, <), a field of the result or a setting; "
+        "repeatable.",
     ),
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(metavar="NAME,…", help="Which columns the table shows, in which order."),
+    typer.Option(metavar="NAME,…", help="The columns of the table, in this order."),
 ]

@@ -1,4 +1,4 @@
-"""onepass paper"""
+"""`onepass paper`: reproduces the tables and figures of the GSA paper."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from onepass.cli import options as shared
-from onepass.cli.app import app, say
-from onepass.cli.run import at_once
-from onepass.cli.sweep import ShownSweep
-from onepass.gsa_paper.experiments import MEMORY
+from onepass.cli.app import app, print_text
+from onepass.cli.run import parse_jobs_at_once
+from onepass.cli.sweep import SweepDisplay
+from onepass.gsa_paper.experiments import MEMORY_SIZES
 from onepass.gsa_paper.paper import QUICK, paper
 from onepass.runs.spec import Job
 
@@ -24,42 +24,42 @@ Examples:
   onepass paper --dataset mnist --out paper-mnist/    under an hour on a CPU
   onepass paper --dataset cifar100 --seeds 3 --out paper-cifar100/    hours on a GPU
 
-The runs are those of the files in experiments/, on this dataset. The same command goes on where it
-was stopped.""",
+The runs are those of the files in experiments/, on this dataset. If the command is stopped, give it
+again: it continues.""",
 )
-def paper_(
-    out: Annotated[Path, typer.Option(help="Where everything goes.")],
+def paper_command(
+    out: Annotated[Path, typer.Option(help="Folder for runs, tables, figures and report.")],
     dataset: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(MEMORY)}.",
-            autocompletion=shared.words(*MEMORY),
+            help=f"Dataset of all runs: {', '.join(MEMORY_SIZES)}.",
+            autocompletion=shared.complete_words(*MEMORY_SIZES),
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"A small version of everything, on {QUICK}.")
+        bool, typer.Option("--quick", help=f"Run a small version of everything, on {QUICK}.")
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Of each run.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds of each run.")] = 1,
     ocm: Annotated[
-        bool, typer.Option("--ocm", help="With OCM, which takes as long as all others together.")
+        bool, typer.Option("--ocm", help="Include OCM, which takes as long as all other methods.")
     ] = False,
     jobs: shared.Jobs = "auto",
     device: shared.Device = Job.device,
     data_root: shared.DataRoot = None,
 ) -> None:
     """Make every table and figure of the GSA paper, and a report."""
-    with ShownSweep(f"; in {out / 'runs'}") as shown:
+    with SweepDisplay(f"; in {out / 'runs'}") as shown:
         made = paper(
             out,
             dataset=dataset,
             quick=quick,
             seeds=seeds,
             ocm=ocm,
-            jobs=at_once(jobs),
+            jobs=parse_jobs_at_once(jobs),
             device=device,
             data_root=data_root,
             listener=shown,
         )
-    say(f"{made.page} and {made.report}")
+    print_text(f"{made.page} and {made.report}")
     if any(swept.state == "failed" for swept in made.runs):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""onepass predict"""
+"""`onepass predict`: classifies image files with a saved learner."""
 
 from __future__ import annotations
 
@@ -8,38 +8,41 @@ from typing import Annotated
 
 import typer
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, messages
 from onepass.runs.spec import Job
 
 
 @app.command(
+    name="predict",
     epilog="""\b
 Examples:
   onepass predict runs/gsa-digits-m100-s0/checkpoint.pt photos/
-  onepass predict model.pt photos/ --json"""
+  onepass predict model.pt photos/ --json""",
 )
-def predict(
+def predict_command(
     model: Annotated[
-        Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
+        Path, typer.Argument(help="A file from learner.save, or a run's checkpoint.pt.")
     ],
     folder: Annotated[Path, typer.Argument(help="A folder of images, or one image.")],
     device: shared.Device = Job.device,
     imports: Imports = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per image.")
+    ] = False,
 ) -> None:
-    """Print path, class and probability (softmax) of every image."""
-    from onepass.tools.predict_images import Unreadable, classify
+    """Print path, class and probability (softmax) of each image."""
+    from onepass.tools.predict_images import UnreadableImage, classify
 
     failed = 0
     for entry in classify(model, folder, device):
-        if isinstance(entry, Unreadable):
-            messages.print(plain(f"error: {entry.problem}"))
+        if isinstance(entry, UnreadableImage):
+            messages.print(printable(f"error: {entry.problem}"))
             failed += 1
         elif as_json:
             typer.echo(json.dumps(entry._asdict()))
         else:
-            typer.echo(f"{plain(entry.path)}\t{plain(entry.label)}\t{entry.score:.4f}")
+            typer.echo(f"{printable(entry.path)}\t{printable(entry.label)}\t{entry.score:.4f}")
     if failed:
         raise typer.Exit(2)

@@ -1,5 +1,7 @@
-"""The progress bars, on standard error: one for each run; of many runs, one for all and one for
-each that is running."""
+"""Progress bars on standard error.
+
+`onepass run` has a bar for each run. A sweep has one for all runs and one for each that is running.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,18 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.cli.app import messages
 from onepass.evaluation import callbacks
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
 
-def progress() -> Progress:
-    """Bars with a note behind each. In a narrow terminal bars become short, and words are wrapped;
-    no number is cut."""
+def progress_bars() -> Progress:
+    """Returns bars with a note behind each.
+
+    In a narrow terminal the bars become shorter and words wrap, but no number is cut.
+    """
     columns = (
         TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
         BarColumn(),
@@ -36,72 +40,74 @@ def progress() -> Progress:
     return Progress(*columns, console=messages)
 
 
-class Bars:
-    """Shows how far each of several jobs is, wherever it runs."""
+class JobBars:
+    """A bar for each of several jobs, whether they run in this process or in others."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self.shown = progress()
+        self.display = progress_bars()
         self.bar_of = [
-            self.shown.add_task(f"{job.method} seed {job.seed}", total=None, note="", visible=False)
+            self.display.add_task(
+                f"{job.method} seed {job.seed}", total=None, note="", visible=False
+            )
             for job in jobs
         ]
 
     def __enter__(self) -> Self:
-        self.shown.start()
+        self.display.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.shown.stop()
+        self.display.stop()
 
     def watch(self, index: int, now: callbacks.Progress) -> None:
         if now.accuracy is not None:
             note = f"task {now.task + 1}: {now.accuracy:.1f} %"
-            self.shown.update(self.bar_of[index], note=note)
+            self.display.update(self.bar_of[index], note=note)
         bar = self.bar_of[index]
-        self.shown.update(bar, completed=now.step, total=now.steps, visible=True)
+        self.display.update(bar, completed=now.step, total=now.steps, visible=True)
 
     def fill(self, index: int, result: Result) -> None:
-        """A run has ended."""
+        """Completes the bar of a run that has finished."""
         steps, note = result.steps, f"{result.accuracy:.1f} %"
         bar = self.bar_of[index]
-        self.shown.update(bar, total=steps, completed=steps, note=note, visible=True)
+        self.display.update(bar, total=steps, completed=steps, note=note, visible=True)
 
     def fail(self, index: int, problem: Exception) -> None:
-        """A run has failed for good; why is told at the end."""
-        self.shown.update(self.bar_of[index], note="failed")
+        """Marks a run that has failed for good; `execute_all` reports why at the end."""
+        self.display.update(self.bar_of[index], note="failed")
 
 
-class ManyBars:
-    """A bar for all runs of a sweep, and one for each that is running."""
+class SweepBars:
+    """One bar for all runs of a sweep, and one for each that is running."""
 
     def __init__(self) -> None:
         self.failed = 0
-        self.shown = progress()
+        self.display = progress_bars()
         self.bar_of: dict[int, TaskID] = {}
 
     def start(self, names: Sequence[str], done: int) -> None:
         self.names = names
-        self.all = self.shown.add_task("all runs", total=len(names), completed=done, note="")
-        self.shown.start()
+        self.all = self.display.add_task("all runs", total=len(names), completed=done, note="")
+        self.display.start()
 
     def stop(self) -> None:
         for index in list(self.bar_of):
             self._remove(index)
-        self.shown.stop()
+        self.display.stop()
 
     def watch(self, index: int, now: callbacks.Progress) -> None:
         if index not in self.bar_of:
-            name = plain(self.names[index])
-            self.bar_of[index] = self.shown.add_task(name, total=now.steps, note="")
+            name = printable(self.names[index])
+            self.bar_of[index] = self.display.add_task(name, total=now.steps, note="")
         note = "" if now.accuracy is None else f"task {now.task + 1}: {now.accuracy:.1f} %"
-        self.shown.update(self.bar_of[index], completed=now.step, note=note)
+        self.display.update(self.bar_of[index], completed=now.step, note=note)
 
     def end(self, index: int, *, failed: bool) -> None:
         self._remove(index)
         self.failed += failed
         note = f"{self.failed} failed" if self.failed else ""
-        self.shown.update(self.all, advance=1, note=note)
+        self.display.update(self.all, advance=1, note=note)
 
     def _remove(self, index: int) -> None:
         if index in self.bar_of:
-            self.shown.remove_task(self.bar_of.pop(index))
+            self.display.remove_task(self.bar_of.pop(index))

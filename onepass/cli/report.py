@@ -1,4 +1,4 @@
-"""onepass report"""
+"""`onepass report`: an HTML page about runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Annotated, get_args
 
 import typer
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.cli import options as shared
-from onepass.cli.app import app, messages, say
-from onepass.report.html import page
+from onepass.cli.app import app, messages, print_text
+from onepass.report.html.page import write_report
 from onepass.runs.find import RunState
 
 
 @app.command(
+    name="report",
     epilog="""\b
 Examples:
   onepass report runs/ -o report.html
@@ -23,17 +24,19 @@ Examples:
   onepass report results/ -o report.html
   onepass report runs/ -o report.html --where memory=50
 
-The page needs no network and nothing beside it; docs/report.md says what it shows."""
+The page is one file and needs no network; docs/report.md says what it shows.""",
 )
-def report(
+def report_command(
     paths: shared.Paths,
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .html file.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .html file to write.")],
     where: shared.Where = None,
 ) -> None:
-    """Write a page about runs: tables, curves, maps, costs."""
-    shown = page.report(paths, output, where or [])
+    """Write an HTML page about runs: tables, curves, maps, costs."""
+    shown = write_report(paths, output, where or [])
     for file, count in shown["passed_over"].items():
-        messages.print(plain(f"{file}: {count} lines are no results of runs and are passed over"))
+        messages.print(
+            printable(f"{file}: {count} lines are no results of runs and are passed over")
+        )
     states = Counter(run["state"] for run in shown["runs"])
     told = [f"{states[state]} {state}" for state in get_args(RunState) if states[state]]
-    say(f"{output}: {', '.join(told)} runs")
+    print_text(f"{output}: {', '.join(told)} runs")

@@ -1,4 +1,7 @@
-"""onepass run"""
+"""`onepass run`: learns one stream with one or more methods and seeds.
+
+The parsers of option values below are shared with `sweep`, `tune`, `bench` and `paper`.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ import typer
 from onepass import executors
 from onepass.base import devices, toml
 from onepass.base.errors import InputError
-from onepass.base.settings import check
-from onepass.base.text import plain, quoted
+from onepass.base.settings import expect_type
+from onepass.base.text import printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, messages, one_of, say, whole
-from onepass.cli.progress import Bars
+from onepass.cli.app import Imports, app, expect_one_of, messages, parse_count, print_text
+from onepass.cli.progress import JobBars
 from onepass.learning import registry
 from onepass.report import layout, rows
 from onepass.runs.query import warn_of_missing_points
@@ -33,10 +36,11 @@ if TYPE_CHECKING:
 IMPORT_AFTER = 2.0  # seconds
 CLASS_ORDERS = ("natural", "shuffled")
 MOST_THREADS = 1024
-MOST_SEEDS = 1000  # of one command: each is a job, checked and shown before the first starts
+MOST_SEEDS = 1000  # each seed is a job, which is validated and gets a bar before the first starts
 
 
 @app.command(
+    name="run",
     epilog="""\b
 Examples:
   onepass run gsa
@@ -51,21 +55,21 @@ Examples:
   onepass run lwf --import lwf
   onepass run all --seeds 3 --jobs auto --out every/
   onepass run all --jobs auto --fail-fast
-  onepass run gsa --out runs/ --resume"""
+  onepass run gsa --out runs/ --resume""",
 )
-def run(
+def run_command(
     methods: Annotated[
         list[str],
         typer.Argument(
-            help="One or more, or all; see: onepass list methods.",
-            autocompletion=shared.methods_or_all,
+            help="One or more methods, or all; see: onepass list methods.",
+            autocompletion=shared.complete_methods_or_all,
         ),
     ],
     dataset: Annotated[
         str,
         typer.Option(
-            help="A name (see: onepass list datasets), a folder, .npz, .csv or .parquet.",
-            autocompletion=shared.datasets,
+            help="A name (see: onepass list datasets), or your own folder, .npz, .csv or .parquet.",
+            autocompletion=shared.complete_datasets,
         ),
     ] = Job.dataset,
     data_root: shared.DataRoot = None,
@@ -73,60 +77,68 @@ def run(
         int | None, typer.Option(min=1, help="Scale your own images to this many pixels.")
     ] = Job.image_size,
     test_fraction: Annotated[
-        float | None, typer.Option(help="The part of your own files to test on, if not split.")
+        float | None,
+        typer.Option(help="Fraction of your own data to test on, if it is not split."),
     ] = Job.test_fraction,
     label: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The labels of your own .csv or .parquet.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column of your .csv or .parquet with the labels."),
     ] = Job.label,
     test: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A .csv or .parquet of its own to test on.")
+        str | None, typer.Option(metavar="FILE", help="A separate .csv or .parquet to test on.")
     ] = Job.test,
     mirror_is_another_class: Annotated[
         bool,
         typer.Option(
-            "--mirror-is-another-class", help="Your own images lose their class in a mirror."
+            "--mirror-is-another-class",
+            help="Never mirror your own images: their mirror images show another class, or none.",
         ),
     ] = False,
     normalise: Annotated[
         str,
         typer.Option(
-            help="By whose mean and deviation: dataset or first-task.",
-            autocompletion=shared.words(*get_args(Normalise)),
+            help="Normalise by the mean and deviation of: dataset or first-task.",
+            autocompletion=shared.complete_words(*get_args(Normalise)),
         ),
     ] = Job.normalise,
-    memory: Annotated[int, typer.Option(help="How many samples may be kept.")] = Job.memory,
+    memory: Annotated[int, typer.Option(help="Samples that the memory may keep.")] = Job.memory,
     seed: Annotated[int, typer.Option(help="The first seed.")] = Job.seed,
-    seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="How many seeds.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=MOST_SEEDS, help="Number of seeds, one run for each.")
+    ] = 1,
     stream: Annotated[
         str,
         typer.Option(
             metavar="SPEC",
-            help="NAME:KEY=VALUE,…; see: onepass list streams.",
-            autocompletion=shared.streams,
+            help="Order of the samples, NAME:KEY=VALUE,…; see: onepass list streams.",
+            autocompletion=shared.complete_streams,
         ),
     ] = Job.stream,
     tasks: Annotated[
-        int | None, typer.Option(help="How many tasks (default: the paper's, or 5).")
+        int | None,
+        typer.Option(help="Number of tasks (default: the dataset's in the GSA paper, or 5)."),
     ] = Job.tasks,
-    batch: Annotated[int, typer.Option(help="Samples of the stream per step.")] = Job.batch,
+    batch: Annotated[int, typer.Option(help="Stream samples per step.")] = Job.batch,
     class_order: Annotated[
         str,
         typer.Option(
-            help="natural or shuffled (by the seed).",
-            autocompletion=shared.words(*CLASS_ORDERS),
+            help="Order of the classes: natural, or shuffled by the seed.",
+            autocompletion=shared.complete_words(*CLASS_ORDERS),
         ),
     ] = Job.class_order,
     preset: shared.Preset = Job.preset,
     set_: shared.Set = None,
     settings: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Constructor arguments as TOML; --set wins over them."),
+        typer.Option(metavar="FILE", help="Settings as TOML; --set overrides them."),
     ] = None,
     validation: Annotated[
-        float, typer.Option(help="Score on this part of the training data, not on the test set.")
+        float,
+        typer.Option(help="Hold out this fraction of the training data, and test on it instead."),
     ] = Job.validation,
     every: Annotated[
-        int | None, typer.Option(min=1, help="Score after so many steps (default: 20 times).")
+        int | None,
+        typer.Option(min=1, help="Steps between evaluations (default: 20 evaluations in all)."),
     ] = Job.every,
     prequential: Annotated[
         bool, typer.Option("--prequential", help="Also predict each batch before learning it.")
@@ -134,111 +146,117 @@ def run(
     probe: Annotated[
         list[str] | None,
         typer.Option(
-            help="Watch the run; repeatable; see: onepass list probes.",
-            autocompletion=shared.probes,
+            help="Measure something during the run; repeatable; see: onepass list probes.",
+            autocompletion=shared.complete_probes,
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Skip finished runs, go on with broken ones.")
+        bool, typer.Option("--resume", help="Skip finished runs and continue interrupted ones.")
     ] = False,
     anyway: shared.Anyway = False,
     checkpoint: shared.Checkpoint = "auto",
     jobs_at_once: shared.Jobs = "1",
     fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="The first run that fails stops the others.")
+        bool, typer.Option("--fail-fast", help="Stop all runs when the first one fails.")
     ] = False,
     device: shared.Device = Job.device,
     engine: shared.Engine = None,
     precision: shared.Precision = None,
     threads: Annotated[
         str,
-        typer.Option(metavar="N|auto", help="CPU threads; auto: all cores; part of the identity."),
+        typer.Option(
+            metavar="N|auto",
+            help="CPU threads of each run, on which its last bits depend; auto: all cores.",
+        ),
     ] = str(Job.threads),
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Same bits on a GPU too, at some cost.")
+        bool, typer.Option("--deterministic", help="Give the same bits on a GPU too, but slower.")
     ] = Job.deterministic,
     imports: Imports = None,
     columns: shared.Columns = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per finished run, nothing else.")
+        bool, typer.Option("--json", help="Print one JSON object per finished run, nothing else.")
     ] = False,
 ) -> None:
-    """Learn a stream with one or more methods: a table and a picture."""
+    """Learn a stream with one or more methods; show a table."""
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
-        check(f"--{option}", number, int | None)
-    layout.check_columns(terminal_table.names(columns), layout.COLUMNS)
-    choices = chosen_settings(settings, set_ or [], {"engine": engine, "precision": precision})
+        expect_type(f"--{option}", number, int | None)
+    layout.expect_columns(terminal_table.column_names(columns), layout.COLUMNS)
+    choices = settings_of_options(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
             method=name,
             dataset=dataset,
             memory=memory,
-            seed=one,
+            seed=job_seed,
             stream=stream,
             tasks=tasks,
             batch=batch,
-            class_order=one_of("--class-order", class_order, CLASS_ORDERS),
+            class_order=expect_one_of("--class-order", class_order, CLASS_ORDERS),
             image_size=image_size,
             test_fraction=test_fraction,
             mirror_is_same_class=False if mirror_is_another_class else None,
             label=label,
             test=test,
-            normalise=one_of("--normalise", normalise, get_args(Normalise)),
+            normalise=expect_one_of("--normalise", normalise, get_args(Normalise)),
             preset=preset,
             settings=choices,
             validation=validation,
             every=every,
             prequential=prequential,
-            device=str(devices.resolve(device)),
-            threads=thread_count(threads),
+            device=str(devices.resolve_device(device)),
+            threads=parse_threads(threads),
             deterministic=deterministic,
             data_root=str(data_root) if data_root else None,
             probes=tuple(probe or ()),
             imports=tuple(imports or ()),
         )
-        for name in _every(methods)
-        for one in range(seed, seed + seeds)
+        for name in _expand_all(methods)
+        for job_seed in range(seed, seed + seeds)
     ]
     if deterministic:
         devices.allow_determinism()
-    from onepass.runs.resources import Supplies
+    from onepass.runs.resources import RunResources
 
-    supplies = Supplies()
-    jobs = [supplies.known(job) if job.is_own else job for job in jobs]
-    _check_list(jobs)
+    resources = RunResources()
+    jobs = [resources.with_fingerprint(job) if job.has_own_data else job for job in jobs]
+    _check_jobs(jobs)
     if anyway and not resume:
-        raise InputError("--anyway says how to --resume; give both")
-    options = executors.RunOptions(out, resume, checkpoint_steps(checkpoint), anyway)
-    executor = executors.choose(jobs, at_once(jobs_at_once))
+        raise InputError("--anyway works with --resume only: give both")
+    options = executors.RunOptions(out, resume, parse_checkpoint(checkpoint), anyway)
+    executor = executors.choose_executor(jobs, parse_jobs_at_once(jobs_at_once))
     if as_json:
-        _execute_all(jobs, options, executor, fail_fast, as_json)
+        _run_jobs(jobs, options, executor, fail_fast, as_json)
     else:
-        with _plotting_imported_meanwhile():
-            results = _execute_all(jobs, options, executor, fail_fast, as_json)
-        _show(results, out, terminal_table.names(columns))
+        with _import_plotting_meanwhile():
+            results = _run_jobs(jobs, options, executor, fail_fast, as_json)
+        _print_results(results, out, terminal_table.column_names(columns))
 
 
-def chosen_settings(
+def settings_of_options(
     file: Path | None, pairs: list[str], options: dict[str, str | None]
 ) -> dict[str, str]:
-    """Returns constructor arguments: of a file, of `--set` and of options of their own."""
-    chosen = read_pairs(pairs)
+    """Returns the settings from `--settings`, `--set` and options such as `--engine`.
+
+    `--set` overrides the file. Raises InputError if a setting is both an option and in `--set`.
+    """
+    chosen = parse_pairs(pairs)
     for name, value in options.items():
         if value is not None:
             if name in chosen:
                 raise InputError(f"give --{name} or --set {name}, not both")
             chosen[name] = value
-    return {**(toml.read_settings(file) if file else {}), **chosen}
+    return {**(toml.read_settings_file(file) if file else {}), **chosen}
 
 
 @contextmanager
-def _plotting_imported_meanwhile() -> Iterator[None]:
-    """Imports what draws the picture beside the runs, if they take longer than that."""
+def _import_plotting_meanwhile() -> Iterator[None]:
+    """Imports matplotlib in a thread while the runs go on, if they take IMPORT_AFTER seconds."""
 
     def load() -> None:
-        with suppress(ImportError):  # told when the picture is due
+        with suppress(ImportError):  # reported when the picture is to be drawn
             import_module("onepass.report.figures")
             import_module("matplotlib.backends.backend_agg")
 
@@ -251,26 +269,26 @@ def _plotting_imported_meanwhile() -> Iterator[None]:
         timer.cancel()
 
 
-def _every(methods: list[str]) -> list[str]:
-    """`all` stands for every method that there is."""
+def _expand_all(methods: list[str]) -> list[str]:
+    """Returns the methods, or all registered ones if `all` is among them."""
     return [info.key for info in registry.methods()] if "all" in methods else methods
 
 
-def _check_list(jobs: list[Job]) -> None:
+def _check_jobs(jobs: list[Job]) -> None:
     if jobs[0].memory < 0:
         raise InputError(f"--memory must be zero or more, not {jobs[0].memory}")
-    asked = set()
+    folders = set()
     for job in jobs:
-        if job.folder_name in asked:
-            raise InputError(f"{job.method!r} is asked for twice")
-        asked.add(job.folder_name)
+        if job.folder_name in folders:
+            raise InputError(f"{job.method!r} is given twice")
+        folders.add(job.folder_name)
 
 
-def _execute_all(
+def _run_jobs(
     jobs: list[Job], options: RunOptions, executor: Executor, fail_fast: bool, as_json: bool
 ) -> list[Result]:
     results: dict[int, Result] = {}
-    bars = Bars(jobs)
+    bars = JobBars(jobs)
     ended = executors.execute_all(
         jobs, options, executor, bars.watch, failed=bars.fail, fail_fast=fail_fast
     )
@@ -283,54 +301,62 @@ def _execute_all(
     return [results[index] for index in sorted(results)]
 
 
-def _show(results: list[Result], out: Path, columns: list[str]) -> None:
-    shown = layout.grid(rows.summarise(results), columns=columns)
-    terminal_table.show(shown.header, shown.body)
+def _print_results(results: list[Result], out: Path, columns: list[str]) -> None:
+    """Prints the table of the results, and draws their accuracy into `accuracy.png`."""
+    table = layout.make_table(rows.summarise(results), columns=columns)
+    terminal_table.print_table(table.header, table.body)
     if len(results) == 1:
-        say(f"run folder  {results[0].out}")
+        print_text(f"run folder  {results[0].out}")
     try:
         from onepass.report import figures
     except ImportError as missing:
-        messages.print(plain(f"no picture: {missing}"))
+        messages.print(printable(f"no picture: {missing}"))
         return
     picture = out / "accuracy.png"
     warn_of_missing_points(results)
-    figures.accuracy(results, picture, kind="both" if len(results) > 1 else "curves")
-    say(f"picture     {picture}")
+    figures.draw_accuracy(results, picture, kind="both" if len(results) > 1 else "curves")
+    print_text(f"picture     {picture}")
 
 
-def read_pairs(pairs: list[str]) -> dict[str, str]:
+def parse_pairs(pairs: list[str]) -> dict[str, str]:
+    """Returns the names and values of `--set KEY=VALUE`; raises InputError if one is given twice.
+
+    >>> parse_pairs(["lr=5e-4", "head=frozen"])
+    {'lr': '5e-4', 'head': 'frozen'}
+    """
     chosen = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise InputError(f"--set takes KEY=VALUE, not {quoted(pair)}")
         if name.strip() in chosen:
-            raise InputError(f"{quoted(name.strip())} is set twice")
+            raise InputError(f"--set gives {quoted(name.strip())} twice")
         chosen[name.strip()] = value.strip()
     return chosen
 
 
-def at_once(text: str) -> AtOnce:
+def parse_jobs_at_once(text: str) -> AtOnce:
+    """Returns the value of `--jobs`: how many runs go on at once, or auto."""
     if text == "auto":
         return "auto"
-    return whole("--jobs", text, "a number of runs, at least 1, or auto")
+    return parse_count("--jobs", text, "a number of runs, at least 1, or auto")
 
 
-def thread_count(text: str) -> int:
-    """auto: as many as this process has cores."""
+def parse_threads(text: str) -> int:
+    """Returns the value of `--threads`; auto is the number of cores of this process."""
     if text == "auto":
-        return devices.cores()
+        return devices.usable_cores()
     wanted = f"a number of CPU threads, 1 to {MOST_THREADS}, or auto"
-    count = whole("--threads", text, wanted)
+    count = parse_count("--threads", text, wanted)
     if count > MOST_THREADS:
         raise InputError(f"--threads takes {wanted}, not {count}")
     return count
 
 
-def checkpoint_steps(text: str) -> CheckpointEvery:
+def parse_checkpoint(text: str) -> CheckpointEvery:
+    """Returns the value of `--checkpoint`: steps, auto, or None for no checkpoints."""
     if text == "none":
         return None
     if text == "auto":
         return "auto"
-    return whole("--checkpoint", text, "a number of steps, at least 1, auto or none")
+    return parse_count("--checkpoint", text, "a number of steps, at least 1, auto or none")

@@ -1,4 +1,4 @@
-"""onepass runs list, show, diff, export"""
+"""`onepass runs list`, `show`, `diff` and `export`: single runs, in folders and .jsonl files."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import typer
 from onepass.base.errors import RunError
 from onepass.base.text import shortened
 from onepass.cli import terminal_table
-from onepass.cli.app import app, messages, say
+from onepass.cli.app import app, messages, print_text
 from onepass.cli.options import Paths, Where
 from onepass.runs import lines
 from onepass.runs.details import details, differences, outcomes
-from onepass.runs.find import FoundRun, find, find_one
-from onepass.runs.query import check_keys, chosen, results
+from onepass.runs.find import FoundRun, find_run, find_runs
+from onepass.runs.query import expect_known_keys, find_results, matching_runs
 
 runs_app = typer.Typer(
-    help="Runs in folders and as lines: list, show, compare, export.",
+    help="List, show, compare and export runs in folders and files.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(runs_app, name="runs")
 COLUMNS = "method,variant,dataset,memory,seed,accuracy,any-time,seconds,state,where"
 TENTHS = ("accuracy", "any-time", "anytime_accuracy", "forgetting", "seconds")
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 
 
 @runs_app.command(
@@ -42,41 +42,49 @@ Examples:
   onepass runs list runs/ --where state=broken
   onepass runs list runs/ --sort -accuracy --columns method,lr,head,seed,accuracy""",
 )
-def list_(
+def list_runs(
     paths: Paths,
     where: Where = None,
     sort: Annotated[
-        str | None, typer.Option(metavar="KEY", help="By this; -KEY: the largest first.")
+        str | None, typer.Option(metavar="KEY", help="Sort by KEY, or by -KEY, largest first.")
     ] = None,
-    columns: Annotated[str, typer.Option(metavar="KEY,…", help="What to show.")] = COLUMNS,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per run.")] = False,
+    columns: Annotated[
+        str, typer.Option(metavar="KEY,…", help="The columns of the table, in this order.")
+    ] = COLUMNS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run.")] = False,
 ) -> None:
     """Show every run: finished, broken (no result yet) or damaged."""
     keys = [key.strip() for key in columns.split(",")]
-    with _nothing_is_garbage():
-        found = [run for run in find(*paths) if not run.foreign or _is_in(run, paths)]
+    with _garbage_collection_paused():
+        found = [
+            run for run in find_runs(*paths) if not run.foreign or _is_in_named_file(run, paths)
+        ]
         if columns != COLUMNS:
-            check_keys(found, keys)
-        shown = chosen(found, where or [], sort)
+            expect_known_keys(found, keys)
+        listed = matching_runs(found, where or [], sort)
         if as_json:
-            typer.echo("".join(f"{_as_json(run, keys)}\n" for run in shown), nl=False)
+            typer.echo("".join(f"{_as_json(run, keys)}\n" for run in listed), nl=False)
         else:
-            terminal_table.show(keys, [[_cell(run, key) for key in keys] for run in shown])
+            terminal_table.print_table(keys, [[_cell(run, key) for key in keys] for run in listed])
     if not as_json:
-        counts = Counter(run.state for run in shown)
-        told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        messages.print(f"{len(shown)} of {len(found)} runs: {told}" if told else "no run matches")
+        counts = Counter(run.state for run in listed)
+        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        summary = f"{len(listed)} of {len(found)} runs: {states}"
+        messages.print(summary if states else "no run matches")
 
 
-def _is_in(run: FoundRun, paths: Sequence[Path]) -> bool:
-    """Returns whether a line lies in a file that was named: then one that is no run is shown as
-    damaged, and not passed over."""
-    return (lines.file_of(run.where) or "") in map(str, paths)
+def _is_in_named_file(run: FoundRun, paths: Sequence[Path]) -> bool:
+    """Returns whether a run comes from a .jsonl file that the command names.
+
+    A line there that is no run is listed as damaged. In a file that was only found in a folder it
+    is skipped, because other things may lie there.
+    """
+    return (lines.file_of_line(run.where) or "") in map(str, paths)
 
 
 @contextmanager
-def _nothing_is_garbage() -> Iterator[None]:
-    """All that is read is kept: to search it for garbage takes half as long again."""
+def _garbage_collection_paused() -> Iterator[None]:
+    """Pauses garbage collection, which would add half the time while thousands of runs are read."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -91,21 +99,21 @@ def _as_json(run: FoundRun, keys: Sequence[str]) -> str:
     try:
         return json.dumps({key: run.get(key) for key in keys} | problem, allow_nan=False)
     except (ValueError, RecursionError):
-        raise RunError(f"{run.where} is damaged: it holds what JSON does not have") from None
+        raise RunError(f"{run.where} is damaged: it holds a value that JSON lacks") from None
 
 
 def _cell(run: FoundRun, key: str) -> str:
     value = run.get(key)
     if key == "state":
         if run.state == "broken":
-            return f"broken at {run.get('steps_done')} of {_shown(run.get('steps'))}"
+            return f"broken at {run.get('steps_done')} of {_format_value(run.get('steps'))}"
         return f"damaged: {run.problem}" if run.problem else run.state
     if key in TENTHS and isinstance(value, float):
         return f"{value:.1f}"
-    return _shown(value)
+    return _format_value(value)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float):
@@ -117,78 +125,88 @@ def _shown(value: Any) -> str:
 
 
 @runs_app.command(
+    name="show",
     epilog="""\b
 Examples:
   onepass runs show runs/gsa-digits-m100-s0
   onepass runs show results/lines/cifar100.jsonl:3
-  onepass runs show 5f3a runs/ results/lines/cifar100.jsonl"""
+  onepass runs show 5f3a runs/ results/lines/cifar100.jsonl""",
 )
-def show(
+def show_run(
     run: Annotated[
-        str, typer.Argument(help="A folder, FILE.jsonl:NUMBER, or an identity's first letters.")
+        str,
+        typer.Argument(
+            help="A run folder, FILE.jsonl:NUMBER, or the first letters of an identity."
+        ),
     ],
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Where to look for the identity.")
+        list[Path] | None, typer.Argument(help="Folders and files to search for that identity.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all that is known of one run."""
-    found = find_one(run, paths or ())
+    """Show everything that is recorded of one run."""
+    found = find_run(run, paths or ())
     known = details(found)
     if as_json:
         typer.echo(json.dumps({"where": found.where, "state": found.state, **known}))
         return
-    say(f"{found.where}  {_cell(found, 'state')}")
+    print_text(f"{found.where}  {_cell(found, 'state')}")
     matrix = known.get("accuracy", {}).pop("accuracy_matrix", [])
     for name, section in known.items():
         typer.echo(f"\n{name}")
-        terminal_table.show([], [[f"  {key}", _shown(one)] for key, one in section.items()])
+        terminal_table.print_table(
+            [], [[f"  {key}", _format_value(value)] for key, value in section.items()]
+        )
         if name == "accuracy" and matrix:
-            _show_matrix(matrix)
+            _print_matrix(matrix)
 
 
-def _show_matrix(matrix: Sequence[Sequence[float | None]]) -> None:
+def _print_matrix(matrix: Sequence[Sequence[float | None]]) -> None:
     typer.echo("  on each task, after each task")
-    rows = [["" if one is None else f"{one:.1f}" for one in row] for row in matrix]
+    rows = [["" if value is None else f"{value:.1f}" for value in row] for row in matrix]
     header = ["  after", *(str(task) for task, _ in enumerate(rows, start=1))]
-    terminal_table.show(header, [[f"  {task}", *row] for task, row in enumerate(rows, start=1)])
+    terminal_table.print_table(
+        header, [[f"  {task}", *row] for task, row in enumerate(rows, start=1)]
+    )
 
 
 @runs_app.command(
+    name="diff",
     epilog="""\b
 Examples:
   onepass runs diff runs/gsa-digits-m100-s0 runs/gsa-digits-m100-s1
-  onepass runs diff results/lines/cifar100.jsonl:3 runs/gsa-cifar100-m1000-s0 --json"""
+  onepass runs diff results/lines/cifar100.jsonl:3 runs/gsa-cifar100-m1000-s0 --json""",
 )
-def diff(
-    one: Annotated[str, typer.Argument(help="A folder, or FILE.jsonl:NUMBER.")],
-    other: Annotated[str, typer.Argument(help="Likewise.")],
+def diff_runs(
+    one: Annotated[str, typer.Argument(help="A run folder, or FILE.jsonl:NUMBER.")],
+    other: Annotated[str, typer.Argument(help="The run to compare it with.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show what was asked otherwise of two runs, and what came of each."""
-    a, b = find_one(one), find_one(other)
-    asked, came = differences(a, b), outcomes(a, b)
+    """Show where two runs differ in settings, and both results."""
+    a, b = find_run(one), find_run(other)
+    settings, measured = differences(a, b), outcomes(a, b)
     if as_json:
-        typer.echo(json.dumps({"differences": asked, "results": came}))
+        typer.echo(json.dumps({"differences": settings, "results": measured}))
         return
-    rows = [[name, *map(_shown, pair)] for name, pair in {**asked, **came}.items()]
-    terminal_table.show(["", a.where, b.where], rows)
-    if not asked:
-        messages.print("nothing was asked otherwise")
+    rows = [[name, *map(_format_value, pair)] for name, pair in {**settings, **measured}.items()]
+    terminal_table.print_table(["", a.where, b.where], rows)
+    if not settings:
+        messages.print("the two runs have the same settings")
 
 
 @runs_app.command(
+    name="export",
     epilog="""\b
 Examples:
   onepass runs export runs/ -o results.csv
-  onepass runs export runs/ results/lines/cifar100.jsonl -o results.parquet"""
+  onepass runs export runs/ results/lines/cifar100.jsonl -o results.parquet""",
 )
-def export(
+def export_runs(
     paths: Paths,
     output: Annotated[Path, typer.Option("-o", "--output", help="A .csv or .parquet file.")],
 ) -> None:
-    """Write all results into one file, a row for each run."""
-    from onepass.report.export import export as write
+    """Write all results into one file, a row for each finished run."""
+    from onepass.report.export import export_results
 
-    count = write(results(*paths), output)
-    say(f"{output}: {count} runs")
+    count = export_results(find_results(*paths), output)
+    print_text(f"{output}: {count} runs")

@@ -1,4 +1,4 @@
-"""onepass sweep"""
+"""`onepass sweep`: carries out all runs of a TOML file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from onepass.base.errors import InputError
-from onepass.base.text import plain, quoted
+from onepass.base.text import printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, messages, say
-from onepass.cli.progress import ManyBars
-from onepass.cli.run import at_once, checkpoint_steps
+from onepass.cli.app import Imports, app, messages, print_text
+from onepass.cli.progress import SweepBars
+from onepass.cli.run import parse_checkpoint, parse_jobs_at_once
 from onepass.runs.spec import Job
 from onepass.sweeps import run
 from onepass.sweeps.run import SweepListener, SweptRun
@@ -30,6 +30,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 @app.command(
+    name="sweep",
     epilog="""\b
 Examples:
   onepass sweep experiments/digits.toml --out runs/ --dry-run
@@ -38,32 +39,43 @@ Examples:
   onepass sweep experiments/table1.toml --for 20m --append results/lines/table1.jsonl
   onepass sweep experiments/table1.toml --dataset cifar100 --out runs/
 
-The same command goes on where it was stopped. The file is TOML; docs/sweeps.md explains it."""
+If it is stopped, give the same command again: it continues. docs/sweeps.md explains the file.""",
 )
-def sweep(
-    file: Annotated[Path, typer.Argument(help="Which runs: a TOML file.")],
+def sweep_command(
+    file: Annotated[Path, typer.Argument(help="TOML file that lists the runs.")],
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Only the runs on this one; repeatable.", autocompletion=shared.datasets),
+        typer.Option(
+            help="Only the runs on this dataset; repeatable.",
+            autocompletion=shared.complete_datasets,
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where run folders go (default: runs; with --append, none are kept)."),
+        typer.Option(help="Folder for the run folders (default: runs; with --append, none)."),
     ] = None,
     append: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.jsonl", help="Add a line for each run; skip those it holds."),
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Append each result as a line; skip runs whose line is already there.",
+        ),
     ] = None,
     time_limit: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="Start only what will end in 90s, 20m, 2h."),
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="Start only runs expected to end within this time: 90s, 20m, 2h.",
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the runs, how far they are, how long they take.")
+        bool,
+        typer.Option("--dry-run", help="Only list the runs, their state and expected duration."),
     ] = False,
     jobs: shared.Jobs = "1",
     fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="End with the first run that fails.")
+        bool, typer.Option("--fail-fast", help="Stop all runs when the first one fails.")
     ] = False,
     device: shared.Device = Job.device,
     data_root: shared.DataRoot = None,
@@ -72,15 +84,15 @@ def sweep(
     imports: Imports = None,
     columns: shared.Columns = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per run, nothing else.")
+        bool, typer.Option("--json", help="Print one JSON object per run, nothing else.")
     ] = False,
 ) -> None:
-    """Do all runs of a file that are not done yet."""
+    """Carry out all runs of a file that are not finished yet."""
     temporary = out is None and append is not None
-    anew = "starts them anew (--out keeps what was begun)"
-    with ShownSweep(
+    anew = "starts them anew (--out keeps unfinished runs)"
+    with SweepDisplay(
         "" if temporary else f"; in {out or run.OUT}",
-        goes_on=anew if temporary else "goes on",
+        goes_on=anew if temporary else "continues",
         as_json=as_json,
     ) as shown:
         runs = run.sweep(
@@ -88,31 +100,34 @@ def sweep(
             dataset=dataset or (),
             out=out,
             append=append,
-            time_limit=None if time_limit is None else _seconds(time_limit),
+            time_limit=None if time_limit is None else _parse_duration(time_limit),
             dry_run=dry_run,
-            jobs=at_once(jobs),
+            jobs=parse_jobs_at_once(jobs),
             fail_fast=fail_fast,
             device=device,
             data_root=data_root,
-            checkpoint=checkpoint_steps(checkpoint),
+            checkpoint=parse_checkpoint(checkpoint),
             anyway=anyway,
             imports=imports or (),
             listener=shown,
         )
     if dry_run:
-        _show(runs, as_json, columns)
+        _print_plan(runs, as_json, columns)
     elif any(swept.state == "failed" for swept in runs):
         raise typer.Exit(1)
 
 
-class ShownSweep(SweepListener):
-    """Shows how a sweep goes on by bars, and says in the end, however that comes, what was done and
-    what is wrong."""
+class SweepDisplay(SweepListener):
+    """Shows the progress of a sweep as bars.
 
-    def __init__(self, where: str, *, goes_on: str = "goes on", as_json: bool = False) -> None:
+    At the end, also after an error or Ctrl-C, it prints the failures and how many runs are
+    finished, skipped, failed and left. `goes_on` says what the same command does with those left.
+    """
+
+    def __init__(self, where: str, *, goes_on: str = "continues", as_json: bool = False) -> None:
         self.where, self.goes_on, self.as_json = where, goes_on, as_json
         self.runs: list[SweptRun] = []
-        self.bars = ManyBars()
+        self.bars = SweepBars()
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +135,7 @@ class ShownSweep(SweepListener):
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
         if self.runs:
-            self._tell()
+            self._print_summary()
 
     def started(self, runs: Sequence[SweptRun]) -> None:
         self.runs = list(runs)
@@ -137,23 +152,23 @@ class ShownSweep(SweepListener):
         self.bars.end(number, failed=run.state == "failed")
 
     def noted(self, text: str) -> None:
-        messages.print(plain(text))
+        messages.print(printable(text))
 
-    def _tell(self) -> None:
+    def _print_summary(self) -> None:
         for swept in self.runs:
             if swept.problem:
-                messages.print(plain(f"failed: {swept.problem}"))
+                messages.print(printable(f"failed: {swept.problem}"))
         counts = Counter(swept.state for swept in self.runs)
-        told = [f"{counts[word]} {word}" for word in ("finished", "skipped", "failed")]
+        summary = [f"{counts[word]} {word}" for word in ("finished", "skipped", "failed")]
         left = counts["left"]
-        told += [f"{left} left: the same command {self.goes_on}"] if left else []
-        messages.print(plain(f"{', '.join(told)}{self.where}"))
+        summary += [f"{left} left: the same command {self.goes_on}"] if left else []
+        messages.print(printable(f"{', '.join(summary)}{self.where}"))
 
 
 # ---- --dry-run
 
 
-def _show(runs: Sequence[SweptRun], as_json: bool, columns: str | None) -> None:
+def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) -> None:
     rows = [
         {
             "run": swept.name,
@@ -168,21 +183,23 @@ def _show(runs: Sequence[SweptRun], as_json: bool, columns: str | None) -> None:
         for row, seconds in zip(rows, expected, strict=True):
             typer.echo(json.dumps({**row, "expected_seconds": seconds}))
         return
-    times = ["" if seconds is None else _time(seconds) for seconds in expected]
-    timed = [{**row, "expected": shown} for row, shown in zip(rows, times, strict=True)]
-    terminal_table.show_rows(timed, columns)
+    times = ["" if seconds is None else _format_duration(seconds) for seconds in expected]
+    timed = [{**row, "expected": time} for row, time in zip(rows, times, strict=True)]
+    terminal_table.print_rows(timed, columns)
     counts = Counter(swept.state for swept in runs)
-    say(", ".join(f"{count} {state}" for state, count in counts.items()))
+    print_text(", ".join(f"{count} {state}" for state, count in counts.items()))
     unknown = sum(count for state, count in counts.items() if state != "finished")
     unknown -= sum(seconds is not None for seconds in expected)
-    known = f"{_time(sum(seconds or 0 for seconds in expected))} one after another"
-    more = f"{unknown} of unknown length"
+    known = f"{_format_duration(sum(seconds or 0 for seconds in expected))} one after another"
+    more = f"{unknown} of unknown duration"
     measured = any(expected) or not unknown
-    say(f"expected: {', and '.join([known] * measured + [more] * bool(unknown))}")
+    print_text(f"expected: {', and '.join([known] * measured + [more] * bool(unknown))}")
 
 
-def _time(seconds: float) -> str:
-    """>>> _time(7.2), _time(600), _time(9000)
+def _format_duration(seconds: float) -> str:
+    """Returns seconds as text with a fitting unit.
+
+    >>> _format_duration(7.2), _format_duration(600), _format_duration(9000)
     ('7 s', '10.0 m', '2.5 h')
     """
     if seconds < 100:
@@ -190,8 +207,10 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.1f} m" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _seconds(text: str) -> float:
-    """>>> _seconds("90s"), _seconds("20m"), _seconds("1.5h")
+def _parse_duration(text: str) -> float:
+    """Returns the seconds of a duration; raises InputError if it is malformed or zero.
+
+    >>> _parse_duration("90s"), _parse_duration("20m"), _parse_duration("1.5h")
     (90.0, 1200.0, 5400.0)
     """
     found = DURATION.fullmatch(text)

@@ -1,7 +1,7 @@
-"""Tables as wide as the terminal, in which no number is ever cut.
+"""Tables that fit the width of the terminal and never cut a number.
 
-Text is wrapped where there is too little room. Columns that still have no room stand below the
-others, beside those columns again that tell the rows apart.
+Text wraps if there is too little room. Columns that still do not fit go into a second block below
+the first, which repeats the key columns: those that identify a row.
 """
 
 from __future__ import annotations
@@ -16,108 +16,122 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from onepass.base.text import READABLE, plain
-from onepass.report.layout import check_columns
+from onepass.base.text import READABLE_ERRORS, printable
+from onepass.report.layout import expect_columns
 from onepass.report.table import is_number
 
 GAP = 2
-SHORT = 24  # letters of a word that text is not made narrower for
+SHORT = 24  # a longer word may be cut; a column need not be wider than this for its words
 WRAPPING = Console()
-Column = Sequence[str]  # its name and its cells
+Column = Sequence[str]  # the name, then the cells
 
 
-def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table, without a header its cells only: as wide as the terminal, or as $COLUMNS
-    says; a file or a pipe has room for everything."""
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table that fits the terminal, or $COLUMNS; an empty header is not printed.
+
+    A file or a pipe has room for everything.
+    """
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
     room = shutil.get_terminal_size().columns if known else None
-    print(table(header, rows, room), end="", flush=True)  # typer's echo knows UTF-8 only
+    # not typer.echo, which writes UTF-8 whatever the encoding of the stream is
+    print(format_table(header, rows, room), end="", flush=True)
 
 
-def show_rows(rows: Sequence[Mapping[str, object]], columns: str | None = None) -> None:
-    """Prints rows that know the names of their columns; `--columns` may choose among them."""
-    check_columns(names(columns), rows[0])
-    header = names(columns) or list(rows[0])
-    show(header, [["-" if row[key] is None else str(row[key]) for key in header] for row in rows])
+def print_rows(rows: Sequence[Mapping[str, object]], columns: str | None = None) -> None:
+    """Prints rows given as dictionaries; `columns`, as `--columns` takes it, selects and orders."""
+    expect_columns(column_names(columns), rows[0])
+    header = column_names(columns) or list(rows[0])
+    print_table(
+        header, [["-" if row[key] is None else str(row[key]) for key in header] for row in rows]
+    )
 
 
-def names(columns: str | None) -> list[str]:
-    """Returns what `--columns` was given; without it, none."""
+def column_names(columns: str | None) -> list[str]:
+    """Splits the value of `--columns` at commas; returns an empty list for None."""
     return [] if columns is None else [name.strip() for name in columns.split(",")]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], room: int | None = None) -> str:
-    """Returns a table that is at most as wide as there is room, and wider only if a number is.
+def format_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], room: int | None = None
+) -> str:
+    """Returns a table of at most `room` characters per line, more only if a number needs them.
 
-    >>> print(table(["method", "accuracy", "what"], [["er", "85.2 ± 1.4", "replay"]], 80), end="")
+    >>> rows = [["er", "85.2 ± 1.4", "replay"]]
+    >>> print(format_table(["method", "accuracy", "what"], rows, room=80), end="")
     method    accuracy  what
     ──────────────────────────
     er      85.2 ± 1.4  replay
     """
     first = header or [""] * max(map(len, rows), default=0)
-    columns = [[*map(_shown, column)] for column in zip_longest(first, *rows, fillvalue="")]
+    columns = [[*map(_printable, column)] for column in zip_longest(first, *rows, fillvalue="")]
     blocks = [columns] if room is None else _blocks(columns, room)
-    return "\n".join(_text(block, room, bool(header)) for block in blocks)
+    return "\n".join(_format_block(block, room, bool(header)) for block in blocks)
 
 
 def _blocks(columns: Sequence[Column], room: int) -> list[list[Column]]:
-    """Returns the columns in groups that have room; each begins with what tells the rows apart."""
-    if _least(columns) <= room:
+    """Splits the columns into blocks that fit; each block begins with the key columns."""
+    if _least_width(columns) <= room:
         return [[*columns]]
-    keys = _telling_apart(columns, room)
+    keys = _key_columns(columns, room)
     blocks = [[*keys]]
     for column in [column for column in columns if column not in keys]:
-        if len(blocks[-1]) > len(keys) and _least([*blocks[-1], column]) > room:
+        if len(blocks[-1]) > len(keys) and _least_width([*blocks[-1], column]) > room:
             blocks.append([*keys])
         blocks[-1].append(column)
     return blocks
 
 
-def _telling_apart(columns: Sequence[Column], room: int) -> list[Column]:
-    """Returns the first columns that do so in half of the room; or else a number for each row, and
-    the first."""
+def _key_columns(columns: Sequence[Column], room: int) -> list[Column]:
+    """Returns the leading columns that together identify a row within half of the room.
+
+    If there are none, a column of row numbers and the first column take their role.
+    """
     for count in range(1, len(columns)):
         rows = list(zip(*columns[:count], strict=True))
-        if len(set(rows)) == len(rows) and _least(columns[:count]) <= room / 2:
+        if len(set(rows)) == len(rows) and _least_width(columns[:count]) <= room / 2:
             return [*columns[:count]]
     return [["#", *map(str, range(1, len(columns[0])))], columns[0]]
 
 
-def _least(columns: Sequence[Column]) -> int:
-    """Returns the width of columns none of which can be narrower."""
-    return _width(map(_narrowest, columns))
+def _least_width(columns: Sequence[Column]) -> int:
+    """Returns the width of a block whose columns are all as narrow as possible."""
+    return _total_width(map(_narrowest_column, columns))
 
 
-def _width(widths: Iterable[int]) -> int:
+def _total_width(widths: Iterable[int]) -> int:
     return sum(width + GAP for width in widths) - GAP
 
 
-def _widest(cells: Sequence[str]) -> int:
+def _widest_cell(cells: Sequence[str]) -> int:
     return max(map(cell_len, cells), default=1)
 
 
-def _narrowest(column: Column) -> int:
-    """Returns the width below which a number or a word would be cut; a very long word is."""
-    wrapped, whole = (column[:1], column[1:]) if _of_numbers(column) else (column, [])
-    return max(min(SHORT, _widest(" ".join(wrapped).split())), _widest(whole))
+def _narrowest_column(column: Column) -> int:
+    """Returns the width below which a number, or a word of at most SHORT characters, is cut."""
+    wrapped, whole = (column[:1], column[1:]) if _is_numeric(column) else (column, [])
+    return max(min(SHORT, _widest_cell(" ".join(wrapped).split())), _widest_cell(whole))
 
 
-def _of_numbers(column: Column) -> bool:
+def _is_numeric(column: Column) -> bool:
     return all(map(is_number, column[1:]))
 
 
-def _text(columns: Sequence[Column], room: int | None, with_header: bool) -> str:
-    """Returns one block; what is not for a terminal is plain, without a rule below the header.
-    (rich's own table takes twenty times as long.)"""
-    widths, right = _widths(columns, room), [*map(_of_numbers, columns)]
-    header, *rows = [_row(cells, widths, right) for cells in zip(*columns, strict=True)] or [""]
-    rule = "" if room is None else "─" * _width(widths) + "\n"
+def _format_block(columns: Sequence[Column], room: int | None, with_header: bool) -> str:
+    """Returns a block as text, with a rule below the header if it is for a terminal.
+
+    rich's own table takes twenty times as long.
+    """
+    widths, right = _column_widths(columns, room), [*map(_is_numeric, columns)]
+    header, *rows = [_format_row(cells, widths, right) for cells in zip(*columns, strict=True)] or [
+        ""
+    ]
+    rule = "" if room is None else "─" * _total_width(widths) + "\n"
     return "".join([header, rule, *rows] if with_header else rows)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    """Returns the lines of a row: as many as its longest cell takes."""
-    wrapped = [_wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
+def _format_row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    """Returns a row as text, of as many lines as its longest wrapped cell."""
+    wrapped = [_wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
     lines = []
     for pieces in zip_longest(*wrapped, fillvalue=""):
         padded = []
@@ -128,27 +142,31 @@ def _row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> 
     return "".join(lines)
 
 
-def _wrapped(cell: str, width: int) -> list[str]:
-    """Returns a cell in lines of at most so many letters; a word that is longer is cut."""
+def _wrap(cell: str, width: int) -> list[str]:
+    """Splits a cell into lines of at most `width` characters; a longer word is cut."""
     if cell_len(cell) <= width:
         return [cell]
     return [line.plain.rstrip() for line in Text(cell).wrap(WRAPPING, width, overflow="fold")]
 
 
-def _widths(columns: Sequence[Column], room: int | None) -> list[int]:
-    """Returns how wide each is: while there is room, the one that lacks most of it gets more."""
-    wanted = [*map(_widest, columns)]
+def _column_widths(columns: Sequence[Column], room: int | None) -> list[int]:
+    """Returns the width of each column.
+
+    Columns start as narrow as possible. Each spare character goes to the column that is furthest,
+    as a ratio, below the width it wants.
+    """
+    wanted = [*map(_widest_cell, columns)]
     if room is None:
         return wanted
-    widths = [*map(_narrowest, columns)]
-    for _ in range(min(room, _width(wanted)) - _width(widths)):
+    widths = [*map(_narrowest_column, columns)]
+    for _ in range(min(room, _total_width(wanted)) - _total_width(widths)):
         lacking = [want / width for want, width in zip(wanted, widths, strict=True)]
         widths[lacking.index(max(lacking))] += 1
     return widths
 
 
-def _shown(cell: str) -> str:
-    """Returns a cell as it will be printed, so that columns are as wide as that."""
+def _printable(cell: str) -> str:
+    """Returns a cell as the terminal will print it, so that its width can be measured."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    seen = plain(cell)
-    return seen if seen.isascii() else seen.encode(encoding, READABLE).decode(encoding)
+    seen = printable(cell)
+    return seen if seen.isascii() else seen.encode(encoding, READABLE_ERRORS).decode(encoding)

@@ -1,4 +1,4 @@
-"""onepass tune"""
+"""`onepass tune`: searches for the best settings of a method."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, messages
-from onepass.cli.progress import progress
-from onepass.cli.run import MOST_SEEDS, at_once, read_pairs, thread_count
+from onepass.cli.progress import progress_bars
+from onepass.cli.run import MOST_SEEDS, parse_jobs_at_once, parse_pairs, parse_threads
 from onepass.runs.spec import Job
 from onepass.tuning import tune as tuning
 from onepass.tuning.spec import OBJECTIVES
@@ -19,10 +19,11 @@ from onepass.tuning.tune import TuneListener
 
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Progress
-    from onepass.tuning.search import Standing
+    from onepass.tuning.search import SearchState
 
 
 @app.command(
+    name="tune",
     epilog="""\b
 Examples:
   onepass tune gsa --space space.toml --trials 30
@@ -31,63 +32,65 @@ Examples:
   onepass run gsa --settings tune-gsa/best.toml
 
 \b
-A space, as TOML:
+The search space, as TOML:
   [space]
   lr = {low = 1e-4, high = 1e-2, log = true}
   head = ["trained", "frozen"]
   [defaults]
   dataset = "cifar100"
   memory = 1000
-  set = {mirror = true}"""
+  set = {mirror = true}""",
 )
-def tune(
+def tune_command(
     method: shared.Method,
     space: Annotated[
-        Path, typer.Option(metavar="FILE", help="What to search, as TOML; see below.")
+        Path, typer.Option(metavar="FILE", help="TOML file with the search space; see below.")
     ],
-    trials: Annotated[int, typer.Option(min=1, help="How many in all.")],
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials in all.")],
     objective: Annotated[
         str,
         typer.Option(
-            help="accuracy (final), anytime, or the mean of both.",
-            autocompletion=shared.words(*OBJECTIVES),
+            help="What to maximise: accuracy (final), anytime, or mean (of both).",
+            autocompletion=shared.complete_words(*OBJECTIVES),
         ),
     ] = OBJECTIVES[0],
     validation: Annotated[
         float | None,
-        typer.Option(help="Score on this part of the training data (default: 0.1)."),
+        typer.Option(help="Fraction of the training data to hold out and score on (default: 0.1)."),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=MOST_SEEDS, help="Runs of each trial (default: 1).")
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of the sampler: the same one tries the same.")
+        int, typer.Option(min=0, help="Seed of the search: the same seed tries the same settings.")
     ] = 0,
     jobs_at_once: shared.Jobs = "1",
     out: Annotated[
-        Path | None, typer.Option(help="Where the search goes (default: tune-METHOD).")
+        Path | None, typer.Option(help="Folder of the search (default: tune-METHOD).")
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="As for run.", autocompletion=shared.datasets)
+        str | None, typer.Option(help="As for run.", autocompletion=shared.complete_datasets)
     ] = None,
     data_root: shared.DataRoot = None,
     memory: Annotated[int | None, typer.Option(min=0, help="As for run.")] = None,
     stream: Annotated[str | None, typer.Option(metavar="SPEC", help="As for run.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
-    preset: Annotated[str | None, typer.Option(help="As for run: where trials start from.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="As for run; trials start from its settings.")
+    ] = None,
     set_: shared.Set = None,
     every: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
     device: shared.Device = Job.device,
     threads: Annotated[str | None, typer.Option(metavar="N|auto", help="As for run.")] = None,
     imports: Imports = None,
 ) -> None:
-    """Search a method's best settings, on held-out training data.
+    """Search for a method's best settings, on held-out training data.
 
-    Trials that are worse than most, by their any-time accuracy so far, are stopped early. The same
-    command goes on with a search that was stopped; with more --trials it searches on. The best
-    settings are printed as TOML, which `onepass run --settings` takes.
+    A trial stops early if its any-time accuracy so far is below that of most others. If the search
+    is stopped, give the same command again: it continues, and with more --trials it searches
+    further. The best settings are printed as TOML, which `onepass run --settings` takes.
     """
-    with ShownSearch(method, trials) as shown:
+    with SearchDisplay(method, trials) as shown:
         standing = tuning.tune(
             method,
             space,
@@ -96,7 +99,7 @@ def tune(
             validation=validation,
             seeds=seeds,
             seed=seed,
-            jobs=at_once(jobs_at_once),
+            jobs=parse_jobs_at_once(jobs_at_once),
             out=out,
             dataset=dataset,
             data_root=data_root,
@@ -104,23 +107,23 @@ def tune(
             stream=stream,
             batch=batch,
             preset=preset,
-            settings=read_pairs(set_ or []),
+            settings=parse_pairs(set_ or []),
             every=every,
             device=device,
-            threads=None if threads is None else thread_count(threads),
+            threads=None if threads is None else parse_threads(threads),
             imports=imports or (),
             listener=shown,
         )
-    messages.print(plain(f"{standing.summary}; the best is in {standing.best_file}"))
+    messages.print(printable(f"{standing.summary}; the best is in {standing.best_file}"))
     typer.echo(standing.best_file.read_text("utf-8"), nl=False)
 
 
-class ShownSearch(TuneListener):
+class SearchDisplay(TuneListener):
     """Shows a bar for a search and one for each run, on standard error."""
 
     def __init__(self, method: str, trials: int) -> None:
         self.name, self.trials = f"{method} trials", trials
-        self.bars = progress()
+        self.bars = progress_bars()
         self.runs: dict[tuple[int, int] | None, Any] = {}
 
     def __enter__(self) -> Self:
@@ -129,10 +132,10 @@ class ShownSearch(TuneListener):
     def __exit__(self, kind: object, *_: object) -> None:
         self.bars.stop()
         if kind is KeyboardInterrupt:
-            messages.print("the same command goes on with the search")
+            messages.print("the same command continues the search")
 
-    def started(self, standing: Standing) -> None:
-        self.whole = self.bars.add_task(self.name, total=self.trials, note="")
+    def started(self, standing: SearchState) -> None:
+        self.search_bar = self.bars.add_task(self.name, total=self.trials, note="")
         self.bars.start()
         self.ended(standing)
 
@@ -143,13 +146,15 @@ class ShownSearch(TuneListener):
         score = "" if progress.accuracy is None else f"{progress.accuracy:.1f} %"
         self.bars.update(self.runs[trial, seed], completed=progress.step, note=score)
 
-    def ended(self, standing: Standing) -> None:
+    def ended(self, standing: SearchState) -> None:
         if standing.run in self.runs:
             self.bars.remove_task(self.runs.pop(standing.run))
-        self.bars.update(self.whole, completed=standing.ended, note=plain(_best(standing)))
+        self.bars.update(
+            self.search_bar, completed=standing.ended, note=printable(_best_note(standing))
+        )
 
 
-def _best(standing: Standing) -> str:
+def _best_note(standing: SearchState) -> str:
     if standing.settings is None:
         return ""
     settings = " ".join(f"{name}={value}" for name, value in standing.settings.items())

@@ -1,5 +1,5 @@
-"""Datasets: arrays of images or vectors with labels, by name or by path, in no order. Modules here
-import only `base`."""
+"""Datasets: images or feature vectors with labels, loaded by name or by path. Their order is for
+`streams` to decide. Modules here import only `base`."""
 
 from typing import TYPE_CHECKING
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from onepass.data.base import Dataset as Dataset
     from onepass.data.base import statistics as statistics
     from onepass.data.digits import digits as make_digits  # noqa: F401 - registers it
+    from onepass.data.known import dataset_names as dataset_names
     from onepass.data.known import is_known as is_known
     from onepass.data.known import mirror_is_same_class as mirror_is_same_class
-    from onepass.data.known import names as names
     from onepass.data.known import usual_tasks as usual_tasks
     from onepass.data.loading import load as load
     from onepass.data.registry import DATASETS as DATASETS

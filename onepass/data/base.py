@@ -1,4 +1,4 @@
-"""A dataset: arrays of images or vectors, labels, class names. It says nothing about order."""
+"""The class `Dataset`: images or vectors, labels and class names, without an order in time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from onepass.base.checksum import sha256
 from onepass.base.errors import InputError
 from onepass.base.seeds import generator, permutation
-from onepass.base.text import as_html, quoted, shortened
+from onepass.base.text import html_table, quoted, shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +21,9 @@ class Dataset:
 
     Images are uint8 or float32 of shape (n, channels, height, width); feature vectors are float32
     of shape (n, features). `mean` and `std` are per channel, in units of the network's input
-    (uint8 images: pixel / 255), and are computed from the training images where not given.
-    `mirror_is_same_class`: whether the mirror image of an image is one of the same class; of a
-    photo it is, of a digit it is not.
+    (uint8 images: pixel / 255). For images they are computed from the training images by default.
+    `mirror_is_same_class` says whether the mirror image of an image has the same class: true for
+    photos, false for digits.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Dataset:
                 f"test samples {tuple(self.test_x.shape[1:])}"
             )
         if (self.mean is None) != (self.std is None):
-            raise InputError(f"dataset {self.name!r}: mean and std are given together")
+            raise InputError(f"dataset {self.name!r}: give both mean and std, or neither")
         if self.is_images and self.mean is None:
             mean, std = statistics(self.train_x)
             object.__setattr__(self, "mean", mean)
@@ -57,8 +57,8 @@ class Dataset:
     def _check(self, part: str, x: Tensor, y: Tensor) -> None:
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
             raise InputError(
-                f"dataset {self.name!r}: {part} samples and labels must be tensors, which "
-                "torch.as_tensor makes of arrays of numbers"
+                f"dataset {self.name!r}: {part} samples and labels must be tensors; "
+                "torch.as_tensor converts arrays"
             )
         images = x.dtype in (torch.uint8, torch.float32) and x.ndim == 4
         vectors = x.dtype == torch.float32 and x.ndim == 2
@@ -85,7 +85,7 @@ class Dataset:
 
     def _repr_html_(self) -> str:
         names = shortened(", ".join(self.class_names))
-        return as_html(
+        return html_table(
             self.name,
             {"samples": self._samples, "classes": self.classes, "their names": names},
         )
@@ -97,12 +97,13 @@ class Dataset:
         return f"{counts} {kind} of {'x'.join(map(str, size))}"
 
     def sha256(self) -> str:
-        """A fingerprint of names, shapes, labels and every sample: other data give another."""
+        """Returns a checksum of class names, shapes, labels and every sample."""
         return self._fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:
-        """Samples by their checksum, some ten times as fast as a hash and enough for accidents."""
+        """Samples enter by their CRC-32, which is about ten times as fast as SHA-256 and detects
+        accidental changes."""
         samples = [zlib.crc32(x.contiguous().numpy().data) for x in (self.train_x, self.test_x)]
         shapes = [list(x.shape) for x in (self.train_x, self.test_x)]
         return sha256([self.class_names, shapes, samples, self.train_y, self.test_y])
@@ -116,16 +117,17 @@ class Dataset:
         return len(self.class_names)
 
     def samples_of_each_class(self) -> list[list[int]]:
-        """How many there are for training, and for testing."""
+        """Returns the number of samples of each class, for training and for testing."""
         labels = (self.train_y, self.test_y)
         return [torch.bincount(y, minlength=self.classes).tolist() for y in labels]
 
     def hold_out(self, fraction: float, seed: int = 0) -> Dataset:
-        """The training data alone, split per class: for choosing settings without the test set.
+        """Returns a dataset made of the training data alone, with a fraction of each class as its
+        test samples, for choosing settings without the test set.
 
         >>> from onepass.data import load
-        >>> part = load("digits").hold_out(0.2)
-        >>> len(part.train_y), len(part.test_y)
+        >>> data = load("digits").hold_out(0.2)
+        >>> len(data.train_y), len(data.test_y)
         (1157, 285)
         """
         if not 0 < fraction < 1:
@@ -149,8 +151,8 @@ class Dataset:
 
 
 def statistics(samples: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What samples are normalised by: mean and standard deviation per channel of images, in units
-    of pixel / 255 (float images: of their values), or per feature of vectors.
+    """Returns the mean and standard deviation of samples: per channel of images, in units of
+    pixel / 255 for uint8; per feature of vectors. A constant channel has standard deviation 1.
 
     >>> statistics(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))  # the second feature is constant
     ((2.0, 5.0), (1.0, 1.0))
@@ -166,10 +168,10 @@ def statistics(samples: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel of uint8 images, in units of pixel / 255.
+    """Returns the mean and standard deviation per channel of uint8 images, in units of pixel / 255.
 
-    Exact, from counts of the 256 values, a thousand images at a time: the images may be mapped from
-    a disk and larger than the memory.
+    They are exact, because they come from counts of the 256 values. The images are read in pieces
+    of a thousand, since a memory-mapped dataset may be larger than RAM.
     """
     counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
     for piece in torch.split(images, 1000):

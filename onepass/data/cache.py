@@ -1,4 +1,8 @@
-"""Decoded once, then mapped: uint8 arrays beside a fingerprint of where they came from."""
+"""The cache of decoded datasets: uint8 arrays on disk, memory-mapped on later loads.
+
+`meta.json` beside the arrays records the fingerprint of the source files, so that a changed source
+is decoded again, and a checksum of each array, so that damage is found.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,17 @@ import numpy as np
 
 from onepass.base.cache_dir import cache_root
 from onepass.base.errors import DataError, WriteError
-from onepass.base.fileio import locked
-from onepass.base.text import plain
-from onepass.data.files import Array, Report, Split, Undecoded, class_name
+from onepass.base.fileio import locked_file
+from onepass.base.text import printable
+from onepass.data.files import Array, Report, Split, Undecoded, decode_class_name
 
 FORMAT = 1
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 log = logging.getLogger("onepass")
 
 
-class Arrays(NamedTuple):
-    """The images are mapped from the disk, not read."""
+class CachedArrays(NamedTuple):
+    """A cached dataset; the arrays are memory-mapped, so loading reads almost nothing."""
 
     class_names: tuple[str, ...]
     train_x: Array
@@ -35,18 +39,18 @@ class Arrays(NamedTuple):
     test_y: Array
 
 
-def entry(name: str, identity: str) -> Path:
-    """The folder of one dataset; `identity` tells datasets of one name apart. A name may be as long
-    as a folder's may be at all, and ours has an ending."""
+def cache_folder(name: str, identity: str) -> Path:
+    """Returns the cache folder of a dataset; `identity` distinguishes datasets of the same name.
+    The name is cut so that a folder name of any length still fits with our suffix."""
     return cache_root() / f"{name[:50]}-{hashlib.sha256(os.fsencode(identity)).hexdigest()[:12]}"
 
 
-def cached(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> Arrays:
-    """The arrays of a dataset: mapped if they are there and whole, decoded anew if they are not, or
-    if its files have changed since."""
-    with _locked(folder):
+def cached_arrays(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> CachedArrays:
+    """Returns the arrays of a dataset from its cache folder. Decodes them by `read` if they are
+    missing or damaged, or if the fingerprint of the source has changed."""
+    with _cache_lock(folder):
         found = open_cached(folder)
-        if found is not None and _meta(folder)["fingerprint"] == fingerprint:
+        if found is not None and _read_meta(folder)["fingerprint"] == fingerprint:
             return found
         if found is not None:
             log.warning("the files behind %s have changed; decoding them again", folder)
@@ -58,8 +62,8 @@ def cached(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> Arr
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Names the file that could not be written, above all on a full disk."""
+def _name_unwritable(path: Path) -> Iterator[None]:
+    """Turns an OSError, such as that of a full disk, into a WriteError that names the file."""
     try:
         yield
     except OSError as problem:
@@ -69,23 +73,25 @@ def _writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def open_cached(folder: Path) -> Arrays | None:
-    """The arrays in a folder, if it holds all of them as they were written."""
+def open_cached(folder: Path) -> CachedArrays | None:
+    """Returns the arrays in a cache folder; None if it is missing or damaged."""
     if not folder.is_dir():
         return None
-    if problem := damage(folder):
+    if problem := find_damage(folder):
         log.warning("%s; decoding it again", problem)
         return None
     try:
-        return _mapped(folder)
-    except Exception as problem:  # whatever a header or a table that fits nothing leads to
+        return _map_arrays(folder)
+    except Exception as problem:  # a wrong array header or table may raise anything
         log.warning("%s is damaged: %s; decoding it again", folder, problem)
         return None
 
 
-def _mapped(folder: Path) -> Arrays:
+def _map_arrays(folder: Path) -> CachedArrays:
+    """Maps the arrays of a cache folder; raises an exception if they do not fit each other."""
+    # "c", copy on write, because torch warns about read-only arrays
     mapped = [np.load(folder / f"{name}.npy", mmap_mode="c") for name in ARRAYS]
-    arrays = Arrays(tuple(_meta(folder)["class_names"]), *mapped)
+    arrays = CachedArrays(tuple(_read_meta(folder)["class_names"]), *mapped)
     for x, y in ((arrays.train_x, arrays.train_y), (arrays.test_x, arrays.test_y)):
         images = x.dtype == np.uint8 and x.ndim == 4 and x.shape[1:] == arrays.train_x.shape[1:]
         labels = y.dtype == np.int64 and y.shape == x.shape[:1]
@@ -94,15 +100,15 @@ def _mapped(folder: Path) -> Arrays:
     return arrays
 
 
-def damage(folder: Path, *, thorough: bool = False) -> str | None:
-    """What is wrong with a cached dataset. Contents are compared if size or time of writing are not
-    those recorded, or always if `thorough`."""
+def find_damage(folder: Path, *, thorough: bool = False) -> str | None:
+    """Returns a description of the damage to a cached dataset, or None. Checksums are compared if a
+    file's time differs from the recorded one, or always if `thorough`."""
     try:
-        meta = _meta(folder)
+        meta = _read_meta(folder)
         keys = ("size", "written", "sha256")
         recorded = {name: [meta["files"][name][key] for key in keys] for name in ARRAYS}
-        _ = meta["fingerprint"], [class_name(name, folder) for name in meta["class_names"]]
-    except Exception:  # whatever a file that is not ours leads to
+        _ = meta["fingerprint"], [decode_class_name(name, folder) for name in meta["class_names"]]
+    except Exception:  # a file that is not ours may raise anything
         return f"{folder / 'meta.json'} is missing or damaged"
     for name, (size, written, digest) in recorded.items():
         path = folder / f"{name}.npy"
@@ -111,17 +117,18 @@ def damage(folder: Path, *, thorough: bool = False) -> str | None:
         stat = path.stat()
         if stat.st_size != size:
             return f"{path} is damaged: {stat.st_size} bytes instead of {size}"
-        if (thorough or stat.st_mtime_ns != written) and checksum(path) != digest:
+        if (thorough or stat.st_mtime_ns != written) and file_checksum(path) != digest:
             return f"{path} is damaged: its checksum is not the one recorded"
     return None
 
 
-def checksum(path: Path, kind: str = "sha256") -> str:
+def file_checksum(path: Path, kind: str = "sha256") -> str:
+    """Returns the hexadecimal checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()
 
 
-def _meta(folder: Path) -> dict[str, Any]:
+def _read_meta(folder: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((folder / "meta.json").read_text())
     if content["format"] != FORMAT:
         raise ValueError("another format")
@@ -129,62 +136,66 @@ def _meta(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Two processes that want the same dataset decode it once."""
+def _cache_lock(folder: Path) -> Iterator[None]:
+    """Holds the lock of a cache folder, so that two processes do not decode the same dataset."""
     path = folder.with_name(f".{folder.name}.lock")
     with ExitStack() as opened_files:
-        with _writing(path):
+        with _name_unwritable(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            opened_files.enter_context(locked(path, wait=True))
+            opened_files.enter_context(locked_file(path, wait=True))
         yield
 
 
 def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
-    """In a folder beside, renamed when whole: a kill half-way leaves nothing that counts."""
+    """Decodes a dataset into a temporary folder, then renames it, so that a kill half-way leaves no
+    incomplete cache folder."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    with _writing(partial):
+    with _name_unwritable(partial):
         partial.mkdir()
     try:
         count = len(undecoded.train.labels) + len(undecoded.test.labels)
-        with _progress(f"decoding {plain(folder.name)}", count) as report:
-            for name, part in (("train", undecoded.train), ("test", undecoded.test)):
-                _write(partial, name, part, report)
-        _describe(partial, fingerprint, undecoded)
+        with _progress_bar(f"decoding {printable(folder.name)}", count) as report:
+            for name, split in (("train", undecoded.train), ("test", undecoded.test)):
+                _write_split(partial, name, split, report)
+        _write_meta(partial, fingerprint, undecoded)
         shutil.rmtree(folder, ignore_errors=True)
-        with _writing(folder):
+        with _name_unwritable(folder):
             partial.rename(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
-def _write(folder: Path, name: str, part: Split, report: Report) -> None:
-    shape = (len(part.labels), *part.shape)
+def _write_split(folder: Path, name: str, split: Split, report: Report) -> None:
+    """Decodes images straight into a mapped .npy file, and writes the labels beside it."""
+    shape = (len(split.labels), *split.shape)
     path = folder / f"{name}_x.npy"
-    with _writing(path):
+    with _name_unwritable(path):
         with path.open("wb") as file:
             np.lib.format.write_array_header_2_0(
                 file, {"descr": "|u1", "fortran_order": False, "shape": shape}
             )
-            _reserve(file, int(np.prod(shape)))
+            _reserve_disk_space(file, int(np.prod(shape)))
         images = np.load(path, mmap_mode="r+")
-    part.fill(images, report)
-    with _writing(path):
+    split.fill(images, report)
+    with _name_unwritable(path):
         images.flush()
-    with _writing(folder / f"{name}_y.npy"):
-        np.save(folder / f"{name}_y.npy", part.labels)
+    with _name_unwritable(folder / f"{name}_y.npy"):
+        np.save(folder / f"{name}_y.npy", split.labels)
 
 
-def _reserve(file: IO[bytes], size: int) -> None:
-    """Takes the room on the disk now: a mapping on a full disk could only crash."""
+def _reserve_disk_space(file: IO[bytes], size: int) -> None:
+    """Reserves disk space in advance: writing to a mapping on a full disk kills the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), file.tell(), size)
     else:  # macOS
         file.truncate(file.tell() + size)
 
 
-def _describe(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
+def _write_meta(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
+    """Writes `meta.json`: the source's fingerprint, the class names, and each array's size, time of
+    writing and checksum."""
     files = {}
     for name in ARRAYS:
         path = folder / f"{name}.npy"
@@ -192,7 +203,7 @@ def _describe(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
         files[name] = {
             "size": stat.st_size,
             "written": stat.st_mtime_ns,
-            "sha256": checksum(path),
+            "sha256": file_checksum(path),
         }
     meta = {
         "format": FORMAT,
@@ -200,23 +211,23 @@ def _describe(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
         "class_names": list(undecoded.class_names),
         "files": files,
     }
-    with _writing(folder / "meta.json"):
+    with _name_unwritable(folder / "meta.json"):
         (folder / "meta.json").write_text(json.dumps(meta, indent=2))
 
 
-def _progress(what: str, total: int) -> Any:
-    """A bar on standard error; without rich, none."""
+def _progress_bar(what: str, total: int) -> Any:
+    """Returns a context that shows a progress bar on standard error, or none without rich."""
     try:
         from rich.console import Console
         from rich.markup import escape
         from rich.progress import Progress
     except ImportError:
         return nullcontext(lambda done: None)
-    return _bar(Progress(console=Console(stderr=True)), escape(what), total)
+    return _show_bar(Progress(console=Console(stderr=True)), escape(what), total)
 
 
 @contextmanager
-def _bar(bars: Any, what: str, total: int) -> Iterator[Report]:
+def _show_bar(bars: Any, what: str, total: int) -> Iterator[Report]:
     with bars:
         bar = bars.add_task(what, total=total)
         yield lambda done: bars.advance(bar, done)

@@ -1,4 +1,4 @@
-"""The datasets of the paper: where their files may lie, and what they must hold."""
+"""The datasets of the GSA paper: where their files may be, and what they must contain."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ CIFAR10_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A dataset by name. `mean` and `std` are those of the paper's protocol, which normalises both
-    CIFARs by the constants of CIFAR10; `mirror_is_same_class` is as in a `Dataset`; `md5` are
-    published checksums of the files."""
+    """A known dataset.
+
+    `train` and `test` are the numbers of samples per class. `mean` and `std` are those of the
+    paper's protocol, which normalises both CIFARs by the constants of CIFAR10. `tasks` is the
+    number of tasks in the paper. `paths` are tried below the data root, in this order. `hub` is a
+    repository of Hugging Face, and `md5` the published checksums of files.
+    """
 
     name: str
     shape: tuple[int, int, int]
@@ -28,7 +32,7 @@ class CatalogueEntry:
     std: tuple[float, ...]
     mirror_is_same_class: bool
     tasks: int
-    places: tuple[str, ...]
+    paths: tuple[str, ...]
     hub: str
     md5: dict[str, str]
 
@@ -37,16 +41,17 @@ class CatalogueEntry:
         return len(self.train)
 
     def missing(self, root: Path) -> DataError:
+        """Returns the error that says how to get the dataset."""
         return DataError(
             f"dataset {self.name!r} is not below {root.resolve()}: put its files into "
-            f"{' or '.join(self.places[:2])} there (--data-root or ONEPASS_DATA say where), or "
+            f"{' or '.join(self.paths[:2])} there (--data-root or ONEPASS_DATA set the root), or "
             f"download it: pip install 'onepass[hub]', then onepass data cache {self.name} "
             "--download"
         )
 
 
 def data_root(chosen: str | Path | None) -> Path:
-    """Where datasets lie: as given, else `ONEPASS_DATA`, else the folder data."""
+    """Returns the folder of datasets: the chosen one, else `ONEPASS_DATA`, else `data`."""
     return Path(chosen or os.environ.get("ONEPASS_DATA") or "data")
 
 
@@ -60,7 +65,7 @@ ENTRIES = (
         std=(0.3081,),
         mirror_is_same_class=False,
         tasks=5,
-        places=("mnist", "MNIST/raw", "mnist/MNIST/raw", "mnist/raw", "MNIST"),
+        paths=("mnist", "MNIST/raw", "mnist/MNIST/raw", "mnist/raw", "MNIST"),
         hub="ylecun/mnist",
         md5={
             "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -78,7 +83,7 @@ ENTRIES = (
         std=CIFAR10_STD,
         mirror_is_same_class=True,
         tasks=5,
-        places=("cifar10", "cifar-10-batches-py", "cifar10/cifar-10-batches-py"),
+        paths=("cifar10", "cifar-10-batches-py", "cifar10/cifar-10-batches-py"),
         hub="uoft-cs/cifar10",
         md5={
             "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -98,7 +103,7 @@ ENTRIES = (
         std=CIFAR10_STD,
         mirror_is_same_class=True,
         tasks=10,
-        places=("cifar100", "cifar-100-python", "cifar100/cifar-100-python"),
+        paths=("cifar100", "cifar-100-python", "cifar100/cifar-100-python"),
         hub="uoft-cs/cifar100",
         md5={
             "train": "16019d7e3df5f24257cddd939b257f8d",
@@ -114,7 +119,7 @@ ENTRIES = (
         std=(0.2770, 0.2691, 0.2821),
         mirror_is_same_class=True,
         tasks=100,
-        places=(
+        paths=(
             "tiny-imagenet",
             "tiny-imagenet-200",
             "tiny-imagenet/tiny-imagenet-200",

@@ -1,4 +1,4 @@
-"""CIFAR10 and CIFAR100 as distributed for Python: pickles, read without running any code."""
+"""Reads CIFAR10 and CIFAR100 in the version for Python: pickles, parsed without running code."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.base.errors import DataError
-from onepass.base.text import in_a_line
+from onepass.base.text import error_in_one_line
 from onepass.data import pickles
-from onepass.data.files import Array, Split, Undecoded, class_name, contents, copied
+from onepass.data.files import (
+    Array,
+    Split,
+    Undecoded,
+    decode_class_name,
+    read_bytes,
+    split_of_arrays,
+)
 
 
 class Layout(NamedTuple):
-    """Names of files and entries."""
+    """The names of files and of the entries in them."""
 
     train: list[str]
     test: list[str]
@@ -35,72 +42,80 @@ LAYOUTS = {
 }
 
 
-def present(folder: Path, name: str) -> bool:
+def has_cifar_files(folder: Path, name: str) -> bool:
+    """Returns whether a folder holds the first training file of `name`."""
     return (folder / LAYOUTS[name].train[0]).is_file()
 
 
-def read(folder: Path, name: str) -> Undecoded:
+def read_cifar(folder: Path, name: str) -> Undecoded:
+    """Returns the images and fine labels of cifar10 or cifar100."""
     layout = LAYOUTS[name]
-    names = _names(folder / layout.meta, layout.names)
-    train, test = (_part(folder, files, layout.labels) for files in (layout.train, layout.test))
+    names = _read_class_names(folder / layout.meta, layout.names)
+    train, test = (
+        _read_split(folder, files, layout.labels) for files in (layout.train, layout.test)
+    )
     return Undecoded(names, train, test)
 
 
-def _names(path: Path, entry: str) -> tuple[str, ...]:
-    values = _entries(path).get(entry)
+def _read_class_names(path: Path, entry: str) -> tuple[str, ...]:
+    values = _read_entries(path).get(entry)
     if not isinstance(values, list) or not all(isinstance(value, str | bytes) for value in values):
         raise DataError(f"{path} holds no {entry}")
     names: dict[str, None] = {}
     for value in values:
-        name = class_name(value, path)
+        name = decode_class_name(value, path)
         if name in names:
-            raise DataError(f"{path} has two classes of one name")
+            raise DataError(f"{path} has two classes of the same name")
         names[name] = None
     return tuple(names)
 
 
-def _part(folder: Path, files: list[str], labels: str) -> Split:
-    batches = [_batch(folder / file, labels) for file in files]
+def _read_split(folder: Path, files: list[str], labels: str) -> Split:
+    batches = [_read_batch(folder / file, labels) for file in files]
     images = [batch[0] for batch in batches]
     joined = images[0] if len(images) == 1 else np.concatenate(images)
-    return copied(joined, np.concatenate([batch[1] for batch in batches]))
+    return split_of_arrays(joined, np.concatenate([batch[1] for batch in batches]))
 
 
-def _batch(path: Path, labels: str) -> tuple[Array, Array]:
-    entries = _entries(path)
+def _read_batch(path: Path, labels: str) -> tuple[Array, Array]:
+    entries = _read_entries(path)
     try:
-        pixels = pickles.array(entries["data"]).reshape(-1, 3, 32, 32)
-        targets = _labels(entries[labels])
-    except Exception as problem:  # whatever a description that fits nothing leads to
-        raise DataError(f"{path} is not a batch of CIFAR images: {in_a_line(problem)}") from None
+        pixels = pickles.decode_array(entries["data"]).reshape(-1, 3, 32, 32)
+        targets = _as_label_array(entries[labels])
+    except Exception as problem:  # a wrong description of an array may raise anything
+        raise DataError(
+            f"{path} is not a batch of CIFAR images: {error_in_one_line(problem)}"
+        ) from None
     if pixels.dtype != np.uint8 or len(targets) != len(pixels):
         raise DataError(
-            f"{path} must hold images of uint8 and a label for each; it holds {len(pixels)} of "
-            f"{pixels.dtype}, and {len(targets)} labels"
+            f"{path} must hold uint8 images and a label for each; it holds {len(pixels)} images of "
+            f"{pixels.dtype} and {len(targets)} labels"
         )
     return pixels, targets
 
 
-def _labels(values: Any) -> Array:
+def _as_label_array(values: Any) -> Array:
     if isinstance(values, list):
         if not all(type(value) is int for value in values):
             raise DataError("its labels are not whole numbers")
         return np.array(values, dtype=np.int64)
-    labels = pickles.array(values)
+    labels = pickles.decode_array(values)
     if labels.ndim != 1:
         raise DataError(f"its labels have the shape {labels.shape}")
     return labels.astype(np.int64)
 
 
-def _entries(path: Path) -> dict[str, Any]:
-    """A pickled table, with text for its keys."""
-    content = contents(path)
+def _read_entries(path: Path) -> dict[str, Any]:
+    """Returns the pickled table of a file, with its keys as text."""
+    content = read_bytes(path)
     try:
-        entries = pickles.read(content)
+        entries = pickles.read_pickle(content)
     except DataError as problem:
         raise DataError(f"{path} was refused: {problem}") from None
-    except Exception as problem:  # whatever a damaged pickle leads to
-        raise DataError(f"{path} is not a whole CIFAR file: {in_a_line(problem)}") from None
+    except Exception as problem:  # a damaged pickle may raise anything
+        raise DataError(
+            f"{path} is damaged, or not a CIFAR file: {error_in_one_line(problem)}"
+        ) from None
     if not isinstance(entries, dict):
         raise DataError(f"{path} is not a CIFAR file: it holds no table of entries")
     return {

@@ -10,7 +10,7 @@ from onepass.data.registry import dataset
 
 @dataset("digits", classes=10, mirror_is_same_class=False)
 def digits() -> Dataset:
-    """1797 images; every fifth of each class is a test image, so the split needs no seed."""
+    """Loads 1797 images; every fifth of each class is a test image, so the split needs no seed."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()

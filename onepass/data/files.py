@@ -1,4 +1,4 @@
-"""What every reader of image files shares: files, fingerprints, decoding."""
+"""The shared parts of all readers: opening files, fingerprints of sources, decoding of images."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from onepass.base import devices
 from onepass.base.errors import DataError, OnepassError
-from onepass.base.text import in_a_line
+from onepass.base.text import error_in_one_line
 
 Array = np.ndarray[Any, Any]
 Report = Callable[[int], None]
-BLOCK = 256
-LARGEST = 2**30  # bytes of a file that is read at once; the largest of CIFAR has 155 million
-MOST_PIXELS = 89_478_485  # of an image: a quarter of a gigabyte, from where on Pillow warns
+BLOCK = 256  # images that a thread decodes between two reports
+MOST_BYTES = 2**30  # of a file that is read at once; the largest of CIFAR has 155 million
+MOST_PIXELS = 89_478_485  # of an image: a quarter of a gigabyte, where Pillow begins to warn
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
-PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, no part can be unpacked alone
-DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-DEEPEST = 3  # folders below that of a dataset: train, <class>, images
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others cannot be unpacked piecewise
+DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+MOST_NESTED = 3  # folders below a dataset's own: train, <class>, images
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -39,8 +39,9 @@ KINDS = {
 
 
 class Split(NamedTuple):
-    """The training or test images of some files: their labels, and how to write their pixels into
-    an array (n, channels, height, width), reporting how many are done."""
+    """The training or test images of a source that is not decoded yet: the shape of an image
+    (channels, height, width), the labels (n), and `fill`, which writes the pixels into an array
+    (n, channels, height, width) and reports how many images are done."""
 
     shape: tuple[int, int, int]
     labels: Array
@@ -48,7 +49,7 @@ class Split(NamedTuple):
 
 
 class Undecoded(NamedTuple):
-    """Images on disk whose labels are known and whose pixels are not yet decoded."""
+    """A dataset on disk whose labels are known but whose pixels are not decoded yet."""
 
     class_names: tuple[str, ...]
     train: Split
@@ -56,8 +57,8 @@ class Undecoded(NamedTuple):
 
 
 @contextmanager
-def reading(path: str | Path) -> Iterator[None]:
-    """Whatever the operating system has against reading is an error that names the file."""
+def name_unreadable(path: str | Path) -> Iterator[None]:
+    """Turns an OSError of the body into a DataError that names the file."""
     try:
         yield
     except OnepassError:
@@ -69,9 +70,10 @@ def reading(path: str | Path) -> Iterator[None]:
         raise DataError(f"{problem.filename or path} cannot be read: {why}") from None
 
 
-def size_of_file(path: str | Path) -> int:
-    """Only what is a file is opened: to open a pipe waits, to open a device may do anything."""
-    with reading(path):
+def regular_file_size(path: str | Path) -> int:
+    """Returns the bytes of a regular file. Raises a DataError for anything else, because opening a
+    pipe would wait and opening a device may have any effect."""
+    with name_unreadable(path):
         found = os.stat(path)  # noqa: PTH116
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
@@ -79,36 +81,35 @@ def size_of_file(path: str | Path) -> int:
     return found.st_size
 
 
-def contents(path: str | Path) -> bytes:
-    """All of a file."""
-    if (size := size_of_file(path)) > LARGEST:
-        raise DataError(f"{path} has {size} bytes, and files are read up to {LARGEST}")
-    with reading(path), open(path, "rb") as file:  # noqa: PTH123
+def read_bytes(path: str | Path) -> bytes:
+    """Returns the content of a regular file; raises a DataError if it is larger than 1 GiB."""
+    if (size := regular_file_size(path)) > MOST_BYTES:
+        raise DataError(f"{path} has {size} bytes; files may have at most {MOST_BYTES}")
+    with name_unreadable(path), open(path, "rb") as file:  # noqa: PTH123
         return file.read()
 
 
-def class_name(given: str | bytes, path: str | Path) -> str:
-    """The name of a class: text, which can be printed and written anywhere."""
+def decode_class_name(given: str | bytes, path: str | Path) -> str:
+    """Returns a class name as text; raises a DataError if it is not valid UTF-8."""
     try:
         return given.decode() if isinstance(given, bytes) else given.encode().decode()
     except UnicodeError:
-        raise DataError(
-            f"{path}: the name {given[:100]!r} of a class is not UTF-8; rename it"
-        ) from None
+        raise DataError(f"{path}: the class name {given[:100]!r} is not UTF-8; rename it") from None
 
 
 def fingerprint(path: Path) -> str:
-    """Changes when a file is added, removed, renamed, resized or written; reads no contents."""
-    with reading(path):
-        lines = "".join(sorted(_files(path, "", DEEPEST)))
+    """Returns a checksum of the names, sizes and times of all files below a path. It changes when a
+    file is added, removed, renamed, resized or written; contents are not read."""
+    with name_unreadable(path):
+        lines = "".join(sorted(_fingerprint_rows(path, "", MOST_NESTED)))
     return hashlib.sha256(os.fsencode(lines)).hexdigest()
 
 
-def _files(path: Path | str, below: str, deepest: int) -> list[str]:
-    """Name, size and time of writing of every file; strings, and no Path objects, since there may
-    be a hundred thousand. No deeper than any reader looks: folders may be links to themselves."""
+def _fingerprint_rows(path: Path | str, below: str, deepest: int) -> list[str]:
+    """Returns a row for every file, down to the depth that a reader can look at: a folder may hold
+    a link to itself. Paths are strings, because Path objects are slow for 100,000 files."""
     if os.path.isfile(path):  # noqa: PTH113
-        return [_line(below, os.stat(path))]  # noqa: PTH116
+        return [_fingerprint_row(below, os.stat(path))]  # noqa: PTH116
     found = []
     with os.scandir(path) as entries:
         for entry in entries:
@@ -116,17 +117,17 @@ def _files(path: Path | str, below: str, deepest: int) -> list[str]:
                 continue
             name = f"{below}/{entry.name}"
             if not entry.is_dir():
-                found.append(_line(name, entry.stat(follow_symlinks=entry.is_file())))
+                found.append(_fingerprint_row(name, entry.stat(follow_symlinks=entry.is_file())))
             elif deepest:
-                found += _files(entry.path, name, deepest - 1)
+                found += _fingerprint_rows(entry.path, name, deepest - 1)
     return found
 
 
-def _line(name: str, found: os.stat_result) -> str:
-    return f"{name}\0{found.st_size}\0{found.st_mtime_ns}\n"
+def _fingerprint_row(name: str, found: os.stat_result) -> str:
+    return f"{name}\0{found.st_size}\0{found.st_mtime_ns}\n"  # no file name holds a NUL
 
 
-def decoded(
+def split_of_files(
     names: Sequence[str],
     labels: Sequence[int],
     shape: tuple[int, int, int],
@@ -134,17 +135,19 @@ def decoded(
     *,
     resize: bool = False,
 ) -> Split:
-    """A part whose images are encoded files. Large ones, which have to be resized, are decoded by
-    all cores; small ones by a few, since most of their time goes to Python, which is locked: with
-    more threads they take longer."""
+    """Returns a split whose images are encoded files, read by name with `read`.
+
+    Images that are resized are large, and all cores decode them. Small ones spend most of their
+    time in Python under its global lock, so more than four threads make them slower.
+    """
 
     def fill(array: Array, report: Report) -> None:
         def block(first: int) -> int:
             for index in range(first, min(first + BLOCK, len(names))):
-                array[index] = decode(read(names[index]), names[index], shape, resize=resize)
+                array[index] = decode_image(read(names[index]), names[index], shape, resize=resize)
             return min(BLOCK, len(names) - first)
 
-        cores = devices.cores()
+        cores = devices.usable_cores()
         with ThreadPoolExecutor(cores if resize else min(cores, 4)) as pool:
             try:
                 for done in pool.map(block, range(0, len(names), BLOCK)):
@@ -156,8 +159,8 @@ def decoded(
     return Split(shape, np.asarray(labels, dtype=np.int64), fill)
 
 
-def copied(images: Array, labels: Array) -> Split:
-    """A part whose pixels are in memory already."""
+def split_of_arrays(images: Array, labels: Array) -> Split:
+    """Returns a split of images (n, channels, height, width) that are in RAM already."""
 
     def fill(array: Array, report: Report) -> None:
         array[:] = images
@@ -167,62 +170,66 @@ def copied(images: Array, labels: Array) -> Split:
     return Split((channels, height, width), labels.astype(np.int64), fill)
 
 
-def decode(
+def decode_image(
     content: bytes, name: str, shape: tuple[int, int, int], *, resize: bool = False
 ) -> Array:
-    """One image as (channels, height, width), upright; what cannot be decoded is named."""
+    """Returns an encoded image as uint8 (channels, height, width), upright. Raises a DataError that
+    names it if it cannot be decoded, or has another size and `resize` is False."""
     channels, height, width = shape
-    with opened(io.BytesIO(content), name) as picture:
+    with open_image(io.BytesIO(content), name) as picture:
         turn_upright(picture)
-        converted = eight_bit(picture).convert("L" if channels == 1 else "RGB")
+        converted = to_eight_bit(picture).convert("L" if channels == 1 else "RGB")
     if converted.size != (width, height):
         if not resize:
             found = f"{converted.size[0]}x{converted.size[1]}"
             raise DataError(
                 f"{name} is {found}, but images must be {width}x{height}; "
-                "--image-size scales those of your own"
+                "--image-size scales images of your own"
             )
         converted = converted.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(converted).reshape(height, width, channels).transpose(2, 0, 1)
 
 
 @contextmanager
-def opened(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
-    """An image whose header has been read. Pillow would try every format that it knows, PostScript
-    by starting another program; PPM is tried only for what calls itself so."""
+def open_image(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
+    """Opens an image and reads its header; raises a DataError that names it if it is damaged.
+
+    Only common formats are tried, because Pillow starts another program for PostScript. PPM is
+    tried only for files with its suffix.
+    """
     formats = (*FORMATS, "PPM") if name.lower().endswith((".ppm", ".pgm")) else FORMATS
     try:
         with Image.open(source, formats=formats) as picture:
             width, height = picture.size
             if width * height > MOST_PIXELS:
                 raise DataError(
-                    f"{name} is {width}x{height}, but images have at most {MOST_PIXELS} pixels; "
-                    "scale it down"
+                    f"{name} is {width}x{height}, but an image may have at most {MOST_PIXELS} "
+                    "pixels; scale it down"
                 )
             yield picture
     except DataError:
         raise
-    except Exception as problem:  # whatever a damaged image leads to
+    except Exception as problem:  # a damaged image may raise anything
         if isinstance(problem, OSError) and problem.strerror:
             raise DataError(f"{name} cannot be read: {problem.strerror}") from None
         unknown = isinstance(problem, UnidentifiedImageError)
-        why = "of no known kind" if unknown else in_a_line(problem)
-        raise DataError(f"{name} is not a whole image: {why}") from None
+        why = "its format is unknown" if unknown else error_in_one_line(problem)
+        raise DataError(f"{name} is damaged, or not an image: {why}") from None
 
 
 def turn_upright(picture: Image.Image) -> None:
-    """As its EXIF data say that the camera was held. Damaged pixels are an error, EXIF data are
-    not: the picture stays as it is."""
+    """Rotates a picture in place as its EXIF data say that the camera was held. Raises for damaged
+    pixels; ignores damaged EXIF data."""
     picture.load()
     with suppress(Exception):
         ImageOps.exif_transpose(picture, in_place=True)
 
 
-def eight_bit(picture: Image.Image) -> Image.Image:
-    """Sixteen bits a pixel scaled to eight; pillow itself would cut them off."""
-    if picture.mode not in DEEP:
+def to_eight_bit(picture: Image.Image) -> Image.Image:
+    """Returns a picture of 16 bits per pixel scaled to 8; Pillow itself would clip the values."""
+    if picture.mode not in DEEP_MODES:
         return picture
     pixels = np.asarray(picture)
     if picture.mode == "F" or pixels.min() < 0 or pixels.max() > 65535:
         raise ValueError("its pixels have more than 16 bits")
-    return Image.fromarray((pixels / 257).round().astype(np.uint8))
+    return Image.fromarray((pixels / 257).round().astype(np.uint8))  # 65535 / 257 = 255

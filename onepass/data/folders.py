@@ -1,4 +1,4 @@
-"""Images in one folder per class."""
+"""Reads image files in one folder per class."""
 
 from __future__ import annotations
 
@@ -9,81 +9,91 @@ import numpy as np
 import torch
 
 from onepass.base.errors import DataError, InputError
-from onepass.data.arrays import held_out
 from onepass.data.files import (
     Split,
     Undecoded,
-    class_name,
-    contents,
-    decoded,
-    opened,
-    size_of_file,
+    decode_class_name,
+    open_image,
+    read_bytes,
+    regular_file_size,
+    split_of_files,
     turn_upright,
 )
-from onepass.data.labels import in_order
+from onepass.data.labels import sorted_classes
+from onepass.data.npz import held_out_mask
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-GREY = {"1", "L", "LA", "I", "I;16", "I;16B"}
+GREY = {"1", "L", "LA", "I", "I;16", "I;16B"}  # Pillow's modes without colour
 TEST_NAMES = ("test", "val", "valid", "validation")
 Files = tuple[list[str], list[int]]
 
 
-def present(folder: Path) -> bool:
-    return (folder / "train").is_dir() and test_folder(folder) is not None
+def has_class_folders(folder: Path) -> bool:
+    """Returns whether a folder holds a train folder and a test folder."""
+    return (folder / "train").is_dir() and find_test_folder(folder) is not None
 
 
-def test_folder(folder: Path) -> Path | None:
+def find_test_folder(folder: Path) -> Path | None:
+    """Returns the folder of test images under the names in use."""
     return next((folder / name for name in TEST_NAMES if (folder / name).is_dir()), None)
 
 
-def read(
+def read_class_folders(
     folder: Path,
     *,
     image_size: int | None = None,
     test_fraction: float | None = None,
     channels: int | None = None,
 ) -> Undecoded:
-    """`train/<class>/*` and `test/<class>/*`; or, with a test fraction, `<class>/*` alone, of which
-    that part is held out per class."""
-    if present(folder):
+    """Returns the images in `train/<class>/*` and `test/<class>/*`, or, with a test fraction, those
+    in `<class>/*`, of which this fraction of each class becomes the test images.
+
+    Images are scaled to squares of `image_size`; without it, all must have the size of the first.
+    """
+    if has_class_folders(folder):
         if test_fraction is not None:
-            raise InputError(f"{folder} has a test folder: a test fraction is not needed")
-        held = test_folder(folder)
+            raise InputError(f"{folder} has a test folder: leave out the test fraction")
+        held = find_test_folder(folder)
         assert held is not None
         classes = class_names(folder / "train")
-        train, test = _listed(folder / "train", classes), _listed(held, classes)
+        train, test = _list_images(folder / "train", classes), _list_images(held, classes)
         if strange := sorted(set(class_names(held)) - set(classes)):
             raise DataError(f"{held} has the class {strange[0]!r}, which train does not have")
     elif test_fraction is not None:
         classes = class_names(folder)
-        train, test = _split(*_listed(folder, classes), test_fraction)
+        train, test = _hold_out(*_list_images(folder, classes), test_fraction)
     else:
         raise DataError(
-            f"{folder} has no train and test folders; for one folder of classes give a test "
+            f"{folder} has no train and test folders; if it holds a folder per class, give a test "
             "fraction (--test-fraction 0.2)"
         )
-    shape = _shape(train[0], image_size, channels)
+    shape = _image_shape(train[0], image_size, channels)
     resize = image_size is not None
-    return Undecoded(tuple(classes), _part(train, shape, resize), _part(test, shape, resize))
+    return Undecoded(
+        tuple(classes), _image_split(train, shape, resize), _image_split(test, shape, resize)
+    )
 
 
 def class_names(folder: Path) -> list[str]:
-    """The sorted names of the folders in a folder (as numbers, if all are), no two of them the same
-    but for case."""
+    """Returns the sorted names of the folders in a folder, in numerical order if all are numbers.
+    Raises a DataError if two names differ only in case or in spaces around them."""
     found = (entry.name for entry in folder.iterdir() if entry.is_dir())
-    names = in_order(class_name(name, folder) for name in found if not name.startswith("."))
+    names = sorted_classes(
+        decode_class_name(name, folder) for name in found if not name.startswith(".")
+    )
     if not names:
-        raise DataError(f"{folder} has no folders of classes")
+        raise DataError(f"{folder} has no class folders")
     spelled: dict[str, str] = {}
     for name in names:
         other = spelled.setdefault(name.strip().casefold(), name)
         if other != name:
-            raise DataError(f"{folder} has two classes of one name: {other!r} and {name!r}")
+            raise DataError(f"{folder} has two classes of the same name: {other!r} and {name!r}")
     return names
 
 
-def _listed(folder: Path, classes: Sequence[str]) -> Files:
-    """Every image of every class, in order; a class without any is an error."""
+def _list_images(folder: Path, classes: Sequence[str]) -> Files:
+    """Returns the image files of all classes in order, and their labels; raises a DataError for a
+    class without images."""
     files: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
@@ -96,37 +106,40 @@ def _listed(folder: Path, classes: Sequence[str]) -> Files:
 
 
 def images_in(folder: Path) -> list[str]:
+    """Returns the sorted paths of the visible image files in a folder."""
     if not folder.is_dir():
         return []
     found = (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
     return sorted(str(path) for path in found if not path.name.startswith("."))
 
 
-def _split(files: list[str], labels: list[int], fraction: float) -> tuple[Files, Files]:
+def _hold_out(files: list[str], labels: list[int], fraction: float) -> tuple[Files, Files]:
     targets = np.asarray(labels)
-    held = held_out(torch.from_numpy(targets), fraction).numpy()
+    held = held_out_mask(torch.from_numpy(targets), fraction).numpy()
     if len(lone := np.flatnonzero(np.bincount(targets) < 2)):
-        place = Path(files[labels.index(lone[0])]).parent
-        raise DataError(f"{place} has one image, which cannot be split")
+        class_folder = Path(files[labels.index(lone[0])]).parent
+        raise DataError(f"{class_folder} has one image, which cannot be split")
     splits = [([files[i] for i in np.flatnonzero(m)], targets[m].tolist()) for m in (~held, held)]
     return splits[0], splits[1]
 
 
-def _shape(files: list[str], size: int | None, channels: int | None) -> tuple[int, int, int]:
-    """That of the first image, unless a size is asked for; grey only if every image is."""
-    size_of_file(files[0])
-    with opened(files[0], files[0]) as picture:
+def _image_shape(files: list[str], size: int | None, channels: int | None) -> tuple[int, int, int]:
+    """Returns (channels, height, width): the size of the first image unless one is given, and one
+    channel only if every image is grey."""
+    regular_file_size(files[0])
+    with open_image(files[0], files[0]) as picture:
         turn_upright(picture)
         width, height = picture.size
-    depth = channels or (3 if any(_mode(name) not in GREY for name in files) else 1)
+    depth = channels or (3 if any(_colour_mode(name) not in GREY for name in files) else 1)
     return (depth, size, size) if size is not None else (depth, height, width)
 
 
-def _mode(name: str) -> str:
-    size_of_file(name)
-    with opened(name, name) as picture:
+def _colour_mode(name: str) -> str:
+    """Returns an image's mode as Pillow calls it, such as "L" or "RGB"."""
+    regular_file_size(name)
+    with open_image(name, name) as picture:
         return picture.mode
 
 
-def _part(files: Files, shape: tuple[int, int, int], resize: bool) -> Split:
-    return decoded(*files, shape, contents, resize=resize)
+def _image_split(files: Files, shape: tuple[int, int, int], resize: bool) -> Split:
+    return split_of_files(*files, shape, read_bytes, resize=resize)

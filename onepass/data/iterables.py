@@ -1,4 +1,5 @@
-"""Batches from anywhere: a generator, a loader, columns of a Hugging Face dataset."""
+"""Converts the batches of any iterable (a generator, a DataLoader, a Hugging Face dataset) to pairs
+(x, y)."""
 
 from __future__ import annotations
 
@@ -15,70 +16,75 @@ from onepass.data.base import Dataset
 from onepass.data.hub import IMAGE_COLUMNS, LABEL_COLUMNS
 
 X_COLUMNS, Y_COLUMNS = (*IMAGE_COLUMNS, "x"), (*LABEL_COLUMNS, "y")
-GREY = ("1", "L")  # modes of Pillow's
+GREY = ("1", "L")  # Pillow's modes without colour
 Test = tuple[Any, Any] | Dataset | Iterable[Any]
 
 
-def pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """The x and y of each: of a pair, or of a dictionary of columns."""
-    return map(pair, batches)
+def xy_pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Returns an iterator over the batches as pairs (x, y)."""
+    return map(xy_pair, batches)
 
 
-def pair(batch: Any) -> tuple[Any, Any]:
-    """
-    >>> pair({"img": [[0.5]], "fine_label": [3], "coarse_label": [1]})
+def xy_pair(batch: Any) -> tuple[Any, Any]:
+    """Returns x and y of a batch, which is a pair or a dictionary of columns. Raises an InputError
+    for anything else. A list of Pillow images becomes an array.
+
+    >>> xy_pair({"img": [[0.5]], "fine_label": [3], "coarse_label": [1]})
     ([[0.5]], [3])
     """
     if isinstance(batch, Mapping):
-        x, y = _column(batch, X_COLUMNS), _column(batch, Y_COLUMNS)
+        x, y = _find_column(batch, X_COLUMNS), _find_column(batch, Y_COLUMNS)
     elif isinstance(batch, list | tuple) and len(batch) == 2:
         x, y = batch
     else:
-        many = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
-        given = f"a {type(batch).__name__}{many}"
-        raise InputError(f"a batch is a pair (x, y) or a dictionary of columns, not {given}")
+        length = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
+        given = f"a {type(batch).__name__}{length}"
+        raise InputError(f"a batch must be a pair (x, y) or a dictionary of columns, not {given}")
     if np.ndim(y) == 0:
         raise InputError(
-            f"y of a batch is a label for each sample, and here it is {quoted(y)}: a batch holds "
-            "several samples, as iter(batch_size=10) gives them, or a list of one"
+            f"y must hold a label for each sample of a batch, but it is {quoted(y)}: give batches, "
+            "as iter(batch_size=10) does, or lists of one sample"
         )
     pictures = isinstance(x, Sequence) and len(x) and isinstance(x[0], Image.Image)
-    return (_pixels(x) if pictures else x), y
+    return (_stack_pictures(x) if pictures else x), y
 
 
-def _column(batch: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+def _find_column(batch: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     found = next((name for name in names if name in batch), None)
     if found is None:
-        raise InputError(f"a batch has the columns {sorted(batch)}, none of {', '.join(names)}")
+        raise InputError(
+            f"a batch must have one of the columns {', '.join(names)}; it has {sorted(batch)}"
+        )
     return batch[found]
 
 
-def _pixels(pictures: Sequence[Image.Image]) -> np.ndarray[Any, Any]:
-    """Pictures of one size as uint8 (n, c, h, w): grey if all are, else in colour."""
+def _stack_pictures(pictures: Sequence[Image.Image]) -> np.ndarray[Any, Any]:
+    """Returns pictures of one size as uint8 (n, c, h, w), with one channel if all are grey."""
     if len(sizes := {picture.size for picture in pictures}) > 1:
-        raise InputError(f"the images of a batch must be of one size, not of {sorted(sizes)[:2]}")
+        raise InputError(f"the images of a batch must have the same size, not {sorted(sizes)[:2]}")
     grey = all(picture.mode in GREY for picture in pictures)
     arrays = [np.asarray(picture.convert("L" if grey else "RGB")) for picture in pictures]
     return np.stack([array[None] if grey else array.transpose(2, 0, 1) for array in arrays])
 
 
-def kind_of(given: object) -> str:
-    """What was given in place of batches; of one of torch's datasets, what makes some of it."""
-    hint = " (a DataLoader makes batches of it)" if isinstance(given, TorchDataset) else ""
+def describe_type(given: object) -> str:
+    """Returns the type of a value that is not batches, with advice if it is a dataset of torch."""
+    hint = " (a DataLoader makes batches from it)" if isinstance(given, TorchDataset) else ""
     return f"a {type(given).__name__}{hint}"
 
 
-def walkable(test: Test) -> Iterable[Any]:
-    """What a test set is walked by, as often as asked."""
+def test_batches(test: Test) -> Iterable[Any]:
+    """Returns a test set as batches that can be iterated again and again. Raises an InputError for
+    a generator."""
     if isinstance(test, Dataset):
         return [(test.test_x, test.test_y)]
     if isinstance(test, tuple) and len(test) == 2:
         return [test]
     if not isinstance(test, Iterable):
-        raise InputError(f"test must be (x, y), a Dataset or batches, not {kind_of(test)}")
+        raise InputError(f"test must be (x, y), a Dataset or batches, not {describe_type(test)}")
     if iter(test) is test:
         raise InputError(
-            "test is walked at every point, and a generator only once: give (x, y), a list of "
-            "batches or a loader"
+            "test is read again at every evaluation, but a generator can be read only once: give "
+            "(x, y), a list of batches or a loader"
         )
     return test

@@ -1,4 +1,4 @@
-"""Answers what can be said of a dataset by its name, without loading it."""
+"""Facts about a dataset that its name is enough for, without loading it."""
 
 from __future__ import annotations
 
@@ -8,44 +8,45 @@ from onepass.data.registry import DATASETS, DatasetInfo
 TABLES = (".csv", ".parquet")
 
 
-def names() -> list[str]:
+def dataset_names() -> list[str]:
+    """Returns the names of all datasets: registered ones, then those of the catalogue."""
     return [*DATASETS.names(), *CATALOGUE]
 
 
 def is_known(name: str) -> bool:
-    """Returns whether a dataset has that name."""
+    """Returns whether there is a dataset of this name."""
     return name in CATALOGUE or name in DATASETS
 
 
 def mirror_is_same_class(name: str) -> bool:
-    """Returns whether a mirror image is of the same class, as the dataset of that name says; it is
-    for your own files."""
-    entry = _facts(name)
+    """Returns whether a mirror image has the same class, as the dataset of this name declares; true
+    for the user's own files."""
+    entry = _entry_of(name)
     return entry.mirror_is_same_class if entry else True
 
 
 def usual_tasks(name: str, classes: int | None = None) -> int:
-    """Returns into how many tasks the paper splits the dataset of that name; five for any other, if
-    it has the classes.
+    """Returns the number of tasks that the dataset of this name declares, for the catalogue as in
+    the GSA paper. Other data have five tasks, or one per class if they have fewer classes.
 
     >>> usual_tasks("cifar100"), usual_tasks("digits"), usual_tasks("mine", classes=3)
     (10, 5, 3)
     """
-    entry = _facts(name)
+    entry = _entry_of(name)
     if entry is not None and classes in (None, entry.classes):
         return entry.tasks
     return min(5, classes or 5)
 
 
-def _facts(name: str) -> CatalogueEntry | DatasetInfo | None:
-    """Returns what a dataset's entry says, or None for the user's own files."""
+def _entry_of(name: str) -> CatalogueEntry | DatasetInfo | None:
+    """Returns the entry of a dataset; None for the user's own files."""
     if name in CATALOGUE or is_path(name):
         return CATALOGUE.get(name)
     return DATASETS.get(name)
 
 
 def is_path(name: str) -> bool:
-    r"""Returns whether a name is one of files, with the slashes of whatever system.
+    r"""Returns whether a name is a path: it has a slash of any system or a suffix of data files.
 
     >>> is_path("photos/"), is_path(r"C:\photos"), is_path("a.csv"), is_path("digits")
     (True, True, True, False)

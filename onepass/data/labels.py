@@ -1,4 +1,4 @@
-"""Labels as people have them, as the numbers 0 … C-1 of a dataset."""
+"""Converts users' labels to the numbers 0 … C-1 of a dataset."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 L = TypeVar("L", int, str, int | str)
 
 
-def in_order(labels: Iterable[L]) -> list[L]:
-    """The different ones, sorted; text that is all numbers as numbers.
+def sorted_classes(labels: Iterable[L]) -> list[L]:
+    """Returns the different labels, sorted; in numerical order if all of them are numbers.
 
-    >>> in_order([7, -1, 7]), in_order(["b", "a"]), in_order(["10", "9"])
+    >>> sorted_classes([7, -1, 7]), sorted_classes(["b", "a"]), sorted_classes(["10", "9"])
     ([-1, 7], ['a', 'b'], ['9', '10'])
     """
     found = set(labels)
-    numbers = all(isinstance(one, int) or _is_number(one) for one in found)
-    return sorted(found, key=lambda one: (int(one) if numbers else 0, str(one)))
+    numbers = all(isinstance(label, int) or _is_number(label) for label in found)
+    return sorted(found, key=lambda label: (int(label) if numbers else 0, str(label)))
 
 
 def _is_number(text: str) -> bool:
-    return text.isdecimal() and len(text) < 1000  # Python reads no number of many thousand digits
+    return text.isdecimal() and len(text) < 1000  # int() refuses more than 4300 digits
 
 
-def numbered(labels: Sequence[Label], classes: Sequence[Label]) -> Tensor:
-    """The place of each label among the classes.
+def class_numbers(labels: Sequence[Label], classes: Sequence[Label]) -> Tensor:
+    """Returns the index of each label in the list of classes.
 
-    >>> numbered(["dog", "cat", "dog"], ["cat", "dog"])
+    >>> class_numbers(["dog", "cat", "dog"], ["cat", "dog"])
     tensor([1, 0, 1])
     """
     import torch
 
-    place = {label: number for number, label in enumerate(classes)}
-    return torch.tensor([place[label] for label in labels], dtype=torch.int64)
+    number_of = {label: number for number, label in enumerate(classes)}
+    return torch.tensor([number_of[label] for label in labels], dtype=torch.int64)

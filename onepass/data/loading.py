@@ -1,4 +1,4 @@
-"""A dataset by its name, or by the path of your own files."""
+"""Loads a dataset by its name, or from the path of the user's own files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ import numpy as np
 import torch
 
 from onepass.base.errors import DataError, InputError, UnknownNameError
-from onepass.base.settings import check
-from onepass.data import arrays as array_files
-from onepass.data import cache, folders, hub, sources, tabular
+from onepass.base.settings import expect_type
+from onepass.data import cache, folders, hub, npz, sources, tabular
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, CatalogueEntry, data_root
-from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, reading
-from onepass.data.known import TABLES, is_known, is_path, names
+from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, name_unreadable
+from onepass.data.known import TABLES, dataset_names, is_known, is_path
 from onepass.data.registry import DATASETS
 
 LARGEST_SIZE = math.isqrt(MOST_PIXELS)
-OF_OWN_FILES: dict[str, Any] = {
+OWN_FILE_OPTIONS: dict[str, Any] = {
     "image_size": int | None,
     "test_fraction": float | None,
     "mirror_is_same_class": bool | None,
@@ -46,7 +45,7 @@ def load(
     test: str | Path | None = None,
     **options: Any,
 ) -> Dataset:
-    """The dataset of that name, or the images or arrays at that path.
+    """Returns the dataset of this name, or the images, arrays or table at this path.
 
     Parameters
     ----------
@@ -58,14 +57,18 @@ def load(
         column `label` and a `test` file or fraction. Images are PNG, JPEG, WebP, BMP, GIF or TIFF
         files (or PPM, if they are called so) of at most 89 million pixels, turned upright if their
         EXIF data say how the camera was held.
+    root
+        Folder of the published datasets.
     image_size
-        To which your own images are scaled; they must be of one size without it.
+        Side in pixels to which your own images are scaled; without it they must have the same size.
+    test_fraction
+        Fraction of each class that is held out as test samples, if your files have none.
     mirror_is_same_class
-        False for your own images if a mirror image is not of the same class, as of letters.
+        False if mirror images of your own images are not valid examples of their class (letters).
     label
-        Which column of a .csv or .parquet holds the labels; all others are features.
+        Column of a .csv or .parquet that holds the labels; all others are features.
     test
-        Another .csv or .parquet of the same columns, to test on.
+        Another .csv or .parquet with the same columns, to test on.
 
     >>> load("digits").train_x.shape
     torch.Size([1442, 1, 8, 8])
@@ -83,104 +86,110 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
         "label": label,
         "test": test,
     }
-    _check(own)
+    _expect_own_options(own)
     path, root = is_path(name), data_root(root)
     if not path:
         _expect_known(name, own)
-    made = None if path or name in CATALOGUE else DATASETS[name]
-    valid = list(inspect.signature(made.make).parameters) if made else []
+    info = None if path or name in CATALOGUE else DATASETS[name]
+    valid = list(inspect.signature(info.make).parameters) if info else []
     for key in options:
         if key not in valid:
             raise UnknownNameError(f"option of dataset {name!r}", key, valid)
-    if made:
-        return made.made(options)
-    with reading(name if path else root):
-        return _own(name, **own) if path else _published(CATALOGUE[name], root)
+    if info:
+        return info.make_validated(options)
+    with name_unreadable(name if path else root):
+        return (
+            _load_own_files(name, **own) if path else _load_catalogue_dataset(CATALOGUE[name], root)
+        )
 
 
-def _check(own: dict[str, Any]) -> None:
-    """What may be said of one's own files."""
-    for key, kind in OF_OWN_FILES.items():
-        check(key, own[key], kind)
+def _expect_own_options(own: dict[str, Any]) -> None:
+    """Raises an InputError if an option for the user's own files is invalid."""
+    for key, kind in OWN_FILE_OPTIONS.items():
+        expect_type(key, own[key], kind)
     size = own["image_size"]
     if size is not None and not 1 <= size <= LARGEST_SIZE:
-        raise InputError(f"image_size must be at least 1 and at most {LARGEST_SIZE}")
+        raise InputError(f"image_size must lie between 1 and {LARGEST_SIZE}")
 
 
 def _expect_known(name: str, own: dict[str, Any]) -> None:
-    """A dataset of that name, of which nothing was said that is for one's own files."""
+    """Raises an OnepassError unless the name is known and no option for own files is given."""
     if is_known(name):
-        _expect_unsaid(own, "your own files", name)
+        _expect_not_given(own, "your own files", name)
     elif Path(name).is_file():
-        raise _of_no_kind(Path(name))
+        raise _unsupported_file(Path(name))
     elif Path(name).exists():
-        raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
+        raise InputError(f"unknown dataset {name!r}; for the folder of this name write './{name}'")
     else:
-        raise UnknownNameError("dataset", name, names())
+        raise UnknownNameError("dataset", name, dataset_names())
 
 
-def _expect_unsaid(said: dict[str, Any], what: str, name: str) -> None:
-    """Raises an InputError if something was said that is for another kind of data."""
-    for key, value in said.items():
+def _expect_not_given(options: dict[str, Any], what: str, name: str) -> None:
+    """Raises an InputError if an option is given that is for another kind of data (`what`)."""
+    for key, value in options.items():
         if value is not None:
             raise InputError(f"{key} is for {what}, not for {name!r}")
 
 
-def _published(entry: CatalogueEntry, root: Path) -> Dataset:
-    found = sources.find(entry, root)
+def _load_catalogue_dataset(entry: CatalogueEntry, root: Path) -> Dataset:
+    """Returns a dataset of the catalogue from its files, or from an earlier download."""
+    found = sources.find_source(entry, root)
     if found is None:
-        downloaded = cache.open_cached(cache.entry(entry.name, "download"))
+        downloaded = cache.open_cached(cache.cache_folder(entry.name, "download"))
         if downloaded is None:
             raise entry.missing(root)
-        return _dataset(entry.name, downloaded, entry)
+        return _make_dataset(entry.name, downloaded, entry)
     path, reader = found
-    folder = cache.entry(entry.name, str(path.resolve()))
-    arrays = cache.cached(
-        folder, fingerprint(path), lambda: _checked(reader.read(path), path, entry)
+    folder = cache.cache_folder(entry.name, str(path.resolve()))
+    arrays = cache.cached_arrays(
+        folder, fingerprint(path), lambda: _validated(reader.read(path), path, entry)
     )
-    return _dataset(entry.name, arrays, entry)
+    return _make_dataset(entry.name, arrays, entry)
 
 
-def download(entry: CatalogueEntry) -> Dataset:
-    """Fetches a dataset from the hub into the cache, where `load` finds it afterwards."""
-    fetched = hub.download(entry.hub, entry.shape)
+def download_dataset(entry: CatalogueEntry) -> Dataset:
+    """Downloads a dataset from the hub into the cache, where `load` finds it afterwards."""
+    fetched = hub.download_from_hub(entry.hub, entry.shape)
     undecoded = fetched.undecoded
     if entry.name == "tiny-imagenet":
-        undecoded = in_order(undecoded, wnids())
-    folder = cache.entry(entry.name, "download")
-    return _dataset(
+        undecoded = reorder_classes(undecoded, tiny_imagenet_wnids())
+    folder = cache.cache_folder(entry.name, "download")
+    return _make_dataset(
         entry.name,
-        cache.cached(folder, fetched.fingerprint, lambda: _checked(undecoded, entry.hub, entry)),
+        cache.cached_arrays(
+            folder, fetched.fingerprint, lambda: _validated(undecoded, entry.hub, entry)
+        ),
         entry,
     )
 
 
-def wnids() -> tuple[str, ...]:
-    """TinyImageNet's classes in the order of its wnids.txt, which the hub's copy does not keep."""
+def tiny_imagenet_wnids() -> tuple[str, ...]:
+    """Returns TinyImageNet's classes in the order of its wnids.txt, which the hub's copy lacks."""
     text = resources.files("onepass.data").joinpath("wnids.txt").read_text()
     return tuple(text.split())
 
 
-def in_order(undecoded: Undecoded, names: tuple[str, ...]) -> Undecoded:
-    """The same images with the classes in another order; other classes are left as they are."""
+def reorder_classes(undecoded: Undecoded, names: tuple[str, ...]) -> Undecoded:
+    """Returns the same images with the classes numbered in the order of `names`; returns them
+    unchanged if the classes are not these."""
     if set(undecoded.class_names) != set(names):
         return undecoded
-    place = {name: label for label, name in enumerate(names)}
-    moved = np.array([place[name] for name in undecoded.class_names])
+    number_of = {name: label for label, name in enumerate(names)}
+    new_labels = np.array([number_of[name] for name in undecoded.class_names])  # by old label
     train, test = (
-        part._replace(labels=moved[part.labels]) for part in (undecoded.train, undecoded.test)
+        split._replace(labels=new_labels[split.labels])
+        for split in (undecoded.train, undecoded.test)
     )
     return Undecoded(names, train, test)
 
 
-def _of_no_kind(path: Path) -> DataError:
+def _unsupported_file(path: Path) -> DataError:
     return DataError(
-        f"{path} is a file of no kind that is read here: .npz, .csv and .parquet are, and folders "
-        "of images"
+        f"{path} has an unknown format: give a .npz, .csv or .parquet file, or a folder of images"
     )
 
 
-def _own(
+def _load_own_files(
     name: str,
     *,
     image_size: int | None,
@@ -189,41 +198,44 @@ def _own(
     label: str | None,
     test: str | Path | None,
 ) -> Dataset:
-    """The user's own files at that path."""
+    """Returns the dataset of the user's own files; an option for other kinds of files is an
+    InputError."""
     path = Path(name)
     if path.suffix.lower() in TABLES:
-        of_images = {"image_size": image_size, "mirror_is_same_class": mirror_is_same_class}
-        _expect_unsaid(of_images, "images", name)
+        image_options = {"image_size": image_size, "mirror_is_same_class": mirror_is_same_class}
+        _expect_not_given(image_options, "images", name)
         if test is not None and Path(test).suffix.lower() not in TABLES:
             raise InputError(f"test must be a .csv or .parquet file, not {str(test)!r}")
         other = None if test is None else Path(test)
-        return tabular.read(path, label, test=other, test_fraction=test_fraction)
-    _expect_unsaid({"label": label, "test": test}, "a .csv or .parquet file", name)
+        return tabular.read_table(path, label, test=other, test_fraction=test_fraction)
+    _expect_not_given({"label": label, "test": test}, "a .csv or .parquet file", name)
     same_class = mirror_is_same_class is not False
     if path.suffix.lower() == ".npz":
-        _expect_unsaid({"image_size": image_size}, "folders of images", name)
-        return array_files.read(path, test_fraction, mirror_is_same_class=same_class)
+        _expect_not_given({"image_size": image_size}, "folders of images", name)
+        return npz.read_npz(path, test_fraction, mirror_is_same_class=same_class)
     if path.is_file():
-        raise _of_no_kind(path)
+        raise _unsupported_file(path)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}")
     own_name = path.resolve().name
     identity = json.dumps([str(path.resolve()), image_size, test_fraction])
-    arrays = cache.cached(
-        cache.entry(own_name, identity),
-        f"{fingerprint(path)} upright",  # they were not, once, and may be cached so
-        lambda: _checked(
-            folders.read(path, image_size=image_size, test_fraction=test_fraction), path, None
+    arrays = cache.cached_arrays(
+        cache.cache_folder(own_name, identity),
+        f"{fingerprint(path)} upright",  # older versions cached images without turning them
+        lambda: _validated(
+            folders.read_class_folders(path, image_size=image_size, test_fraction=test_fraction),
+            path,
+            None,
         ),
     )
-    return _dataset(own_name, arrays, None, same_class)
+    return _make_dataset(own_name, arrays, None, same_class)
 
 
-def _dataset(
-    name: str, arrays: cache.Arrays, entry: CatalogueEntry | None, same_class: bool = True
+def _make_dataset(
+    name: str, arrays: cache.CachedArrays, entry: CatalogueEntry | None, same_class: bool = True
 ) -> Dataset:
     if entry is not None:
-        _compare(entry, arrays)
+        _warn_if_incomplete(entry, arrays)
     return Dataset(
         name=name,
         train_x=torch.from_numpy(arrays.train_x),
@@ -237,24 +249,25 @@ def _dataset(
     )
 
 
-def _checked(undecoded: Undecoded, path: Path | str, entry: CatalogueEntry | None) -> Undecoded:
-    """Refuses what cannot be right before anything is decoded."""
+def _validated(undecoded: Undecoded, path: Path | str, entry: CatalogueEntry | None) -> Undecoded:
+    """Returns the dataset; raises a DataError, before anything is decoded, if its classes, labels
+    or shapes cannot be right."""
     count = len(undecoded.class_names)
     if entry is not None and count != len(entry.train):
         raise DataError(f"{path}: {entry.name} must have {len(entry.train)} classes, not {count}")
-    for name, part in (("training", undecoded.train), ("test", undecoded.test)):
-        if not len(part.labels):
+    for name, split in (("training", undecoded.train), ("test", undecoded.test)):
+        if not len(split.labels):
             raise DataError(f"{path} has no {name} images")
-        low, high = int(part.labels.min()), int(part.labels.max())
+        low, high = int(split.labels.min()), int(split.labels.max())
         if low < 0 or high >= count:
             raise DataError(f"{path}: {name} labels from {low} to {high} for {count} classes")
-        if entry is not None and part.shape != entry.shape:
-            raise DataError(f"{path}: {entry.name} must be {entry.shape}, not {part.shape}")
+        if entry is not None and split.shape != entry.shape:
+            raise DataError(f"{path}: {entry.name} must be {entry.shape}, not {split.shape}")
     return undecoded
 
 
-def _compare(entry: CatalogueEntry, arrays: cache.Arrays) -> None:
-    """Tells of images that are missing."""
+def _warn_if_incomplete(entry: CatalogueEntry, arrays: cache.CachedArrays) -> None:
+    """Logs a warning if the numbers of images per class are not the published ones."""
     for part, y, official in (
         ("training", arrays.train_y, entry.train),
         ("test", arrays.test_y, entry.test),
@@ -262,5 +275,5 @@ def _compare(entry: CatalogueEntry, arrays: cache.Arrays) -> None:
         counts = Counter(y.tolist())
         if [counts[label] for label in range(len(official))] != list(official):
             log.warning(
-                "%s is not whole: %d %s images of %d", entry.name, len(y), part, sum(official)
+                "%s is incomplete: %d %s images of %d", entry.name, len(y), part, sum(official)
             )

@@ -1,9 +1,9 @@
-"""Pickles of arrays, read as data: nothing that a pickle names is looked up or called.
+"""Reads pickles of arrays as data: nothing that a pickle names is imported or called.
 
-A pickle is a program. One of these may fill tables and lists with text, numbers and bytes, and may
-describe NumPy's arrays; what it calls for is only noted, and arrays are made of their raw bytes
-once the description has been checked. NumPy's own constructors would take any state that a pickle
-gives them, and with the wrong one read bytes as pointers.
+A pickle is a program. The programs accepted here may fill dicts and lists with text, numbers and
+bytes, and may describe NumPy arrays. A call is only noted. An array is then made from its raw
+bytes, after its description has been checked. NumPy's own constructors would accept any state from
+a pickle and could read bytes as pointers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onepass.base.errors import DataError
 from onepass.data.files import Array
 
 Handler = Callable[[Any], None]
-AS_PYTHON_DOES = """
+SAFE_OPCODES = """
     PROTO FRAME STOP MARK PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET
     NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT
     STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8
@@ -29,7 +29,7 @@ AS_PYTHON_DOES = """
     EMPTY_LIST LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT
     GLOBAL STACK_GLOBAL
 """
-NAMES = {
+ALLOWED_NAMES = {
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
     ("numpy.core.multiarray", "_reconstruct"),
@@ -41,53 +41,54 @@ NAMES = {
 WHOLE_NUMBERS = tuple(f"{sign}{size}" for sign in "iu" for size in (1, 2, 4, 8))
 
 
-class Named(NamedTuple):
-    """A function or class that a pickle names."""
+class NotedName(NamedTuple):
+    """A function or class that a pickle names; it is not imported."""
 
     name: str
 
 
-class Call:
-    """What a pickle would have called, and the state that it would have given to the result."""
+class NotedCall:
+    """A call that a pickle asks for, and the state that it would give to the result; neither is
+    carried out."""
 
     def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
         self.name, self.arguments = name, arguments
         self.state: Any = None
 
 
-def read(content: bytes) -> Any:
-    """The tables, lists, numbers, text and bytes of a pickle, with a `Call` where an array stands.
-    What is not data is refused by a DataError; damage may lead to any exception."""
-    return _Reader(content).load()
+def read_pickle(content: bytes) -> Any:
+    """Returns the dicts, lists, numbers, text and bytes of a pickle; each array in it is a
+    `NotedCall`. Raises a DataError for anything but data, and any exception for damage."""
+    return _DataUnpickler(content).load()
 
 
-def array(value: Any) -> Array:
-    """The array of whole numbers that a pickle describes. What describes none is refused by a
-    DataError, or leads to some other exception."""
-    if not isinstance(value, Call) or value.name not in ("_reconstruct", "_frombuffer"):
-        raise DataError("it holds no array where one should be")
+def decode_array(value: Any) -> Array:
+    """Returns the integer array that a `NotedCall` describes. Raises a DataError, or any other
+    exception, if it describes none."""
+    if not isinstance(value, NotedCall) or value.name not in ("_reconstruct", "_frombuffer"):
+        raise DataError("it has no array where one should be")
     if value.name == "_frombuffer":
         raw, described, shape, order = value.arguments
     else:
         _, shape, described, by_columns, raw = value.state
         order = "F" if by_columns else "C"
-    kind = _whole_numbers(described)
+    dtype = _integer_dtype(described)
     if not isinstance(raw, bytes) or type(shape) is not tuple or len(shape) > 4:
         raise DataError("an array has no bytes, or no shape")
     if any(type(size) is not int or not 0 <= size <= len(raw) for size in shape):
         raise DataError("an array's shape does not consist of sizes")
-    if math.prod(shape) * kind.itemsize != len(raw):
+    if math.prod(shape) * dtype.itemsize != len(raw):
         raise DataError(f"an array of {shape} has {len(raw)} bytes")
-    return np.frombuffer(raw, kind).reshape(shape, order=order)
+    return np.frombuffer(raw, dtype).reshape(shape, order=order)
 
 
-def _whole_numbers(described: Any) -> np.dtype[Any]:
-    """An integer type by its size and byte order, if nothing else is said of it."""
-    if not isinstance(described, Call) or described.name != "dtype":
+def _integer_dtype(described: Any) -> np.dtype[Any]:
+    """Returns the integer dtype that a pickle describes by size and byte order alone."""
+    if not isinstance(described, NotedCall) or described.name != "dtype":
         raise DataError("an array's numbers are not described")
     name, *copying = described.arguments
     version, order, *others = described.state
-    name, order = (one.decode() if isinstance(one, bytes) else one for one in (name, order))
+    name, order = (text.decode() if isinstance(text, bytes) else text for text in (name, order))
     if name not in WHOLE_NUMBERS or copying != [False, True]:
         raise DataError("an array does not hold whole numbers")
     if version != 3 or order not in ("|", "<", ">") or others != [None, None, None, -1, -1, 0]:
@@ -95,35 +96,37 @@ def _whole_numbers(described: Any) -> np.dtype[Any]:
     return np.dtype(order + name)
 
 
-class _Opcodes(dict[int, Handler]):
-    """What is done for each opcode; the others are refused."""
+class _HandlerTable(dict[int, Handler]):
+    """The handler of each opcode; an opcode without one is a DataError."""
 
     def __missing__(self, code: int) -> NoReturn:
         names = {opcode.code: opcode.name for opcode in pickletools.opcodes}
         raise DataError(f"it has the opcode {names.get(chr(code), code)}, which is not data")
 
 
-class _Reader(pickle._Unpickler):  # the one in Python: nobody can choose the opcodes of that in C
+# derives from the unpickler written in Python; the one in C has no table of opcodes to replace
+class _DataUnpickler(pickle._Unpickler):
     stack: list[Any]
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
         self._may_encode = len(content)
 
-    def find_class(self, module: str, name: str) -> Named:
-        if (module, name) not in NAMES:
+    def find_class(self, module: str, name: str) -> NotedName:
+        if (module, name) not in ALLOWED_NAMES:
             raise DataError(f"it asks for {f'{module}.{name}'[:100]!r}, which is not data")
-        return Named(name)
+        return NotedName(name)
 
     def call(self) -> None:
         arguments, named = self.stack.pop(), self.stack.pop()
-        if not isinstance(named, Named) or type(arguments) is not tuple:
-            raise DataError("it calls what is no function")
+        if not isinstance(named, NotedName) or type(arguments) is not tuple:
+            raise DataError("it calls something that is not a function")
         encode = named.name == "encode"
-        self.stack.append(self._encoded(*arguments) if encode else Call(named.name, arguments))
+        self.stack.append(self._encoded(*arguments) if encode else NotedCall(named.name, arguments))
 
     def _encoded(self, text: str, encoding: str) -> bytes:
-        """No file holds more bytes than it has, unless it asks for the same ones over and over."""
+        """Returns bytes that Python 3 pickled for Python 2. Raises a DataError if their total
+        exceeds the file: then it encodes the same text again and again to fill the RAM."""
         self._may_encode -= len(text)
         if self._may_encode < 0:
             raise DataError("it holds more bytes than it has")
@@ -131,35 +134,36 @@ class _Reader(pickle._Unpickler):  # the one in Python: nobody can choose the op
 
     def give_state(self) -> None:
         state = self.stack.pop()
-        if not isinstance(self.stack[-1], Call):
-            raise DataError("it gives a state to what can have none")
+        if not isinstance(self.stack[-1], NotedCall):
+            raise DataError("it gives a state to something that has none")
         self.stack[-1].state = state
 
 
-def _with_text_for_keys(load: Handler, keys: slice) -> Handler:
-    """To hash a tuple of tuples of tuples … would end the process."""
+def _with_text_keys(load: Handler, keys: slice) -> Handler:
+    """Returns a handler that refuses a dict whose keys are not text: hashing a deeply nested tuple
+    would crash the process."""
 
-    def checked(reader: _Reader) -> None:
+    def checked(reader: _DataUnpickler) -> None:
         if not all(isinstance(key, str | bytes) for key in reader.stack[keys]):
-            raise DataError("it has a table whose keys are not text")
+            raise DataError("it has a dict whose keys are not text")
         load(reader)
 
     return checked
 
 
-def _handlers() -> _Opcodes:
+def _make_handler_table() -> _HandlerTable:
     pythons: dict[int, Handler] = pickle._Unpickler.dispatch
     every, last = slice(0, None, 2), slice(-2, -1)
-    handlers = {name: pythons[getattr(pickle, name)[0]] for name in AS_PYTHON_DOES.split()}
+    handlers = {name: pythons[getattr(pickle, name)[0]] for name in SAFE_OPCODES.split()}
     handlers |= {
-        "DICT": _with_text_for_keys(pythons[pickle.DICT[0]], every),
-        "SETITEMS": _with_text_for_keys(pythons[pickle.SETITEMS[0]], every),
-        "SETITEM": _with_text_for_keys(pythons[pickle.SETITEM[0]], last),
-        "BYTEARRAY8": handlers["BINBYTES8"],  # which takes no memory before it has the bytes
-        "REDUCE": _Reader.call,
-        "BUILD": _Reader.give_state,
+        "DICT": _with_text_keys(pythons[pickle.DICT[0]], every),
+        "SETITEMS": _with_text_keys(pythons[pickle.SETITEMS[0]], every),
+        "SETITEM": _with_text_keys(pythons[pickle.SETITEM[0]], last),
+        "BYTEARRAY8": handlers["BINBYTES8"],  # it allocates nothing before it has the bytes
+        "REDUCE": _DataUnpickler.call,
+        "BUILD": _DataUnpickler.give_state,
     }
-    return _Opcodes({getattr(pickle, name)[0]: handler for name, handler in handlers.items()})
+    return _HandlerTable({getattr(pickle, name)[0]: handler for name, handler in handlers.items()})
 
 
-_Reader.dispatch = _handlers()
+_DataUnpickler.dispatch = _make_handler_table()

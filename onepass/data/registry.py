@@ -1,4 +1,4 @@
-"""Datasets by name that are made by a function; those that have files are in the catalogue."""
+"""The registry of datasets made by functions; datasets with files are in the catalogue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 if TYPE_CHECKING:
     from onepass.data.base import Dataset
@@ -17,7 +17,7 @@ Make = TypeVar("Make", bound="Callable[..., Dataset]")
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """How a dataset is made, and what has to be known of it before it is; see `dataset`."""
+    """A registered dataset: its function, and the facts needed before it is made; see `dataset`."""
 
     key: str
     make: Callable[..., Dataset]
@@ -25,35 +25,36 @@ class DatasetInfo:
     tasks: int
     mirror_is_same_class: bool
 
-    def made(self, options: dict[str, Any]) -> Dataset:
-        """The dataset, which must be what was said of it; options may change how many classes."""
-        found = self.make(**options)
-        told = {"name": self.key, "mirror_is_same_class": self.mirror_is_same_class}
-        for fact, said in (told if options else {**told, "classes": self.classes}).items():
-            if getattr(found, fact) != said:
+    def make_validated(self, options: dict[str, Any]) -> Dataset:
+        """Returns the dataset; raises an InputError if it is not as registered. With options, the
+        number of classes may differ."""
+        made = self.make(**options)
+        facts = {"name": self.key, "mirror_is_same_class": self.mirror_is_same_class}
+        for fact, registered in (facts if options else {**facts, "classes": self.classes}).items():
+            if getattr(made, fact) != registered:
                 raise InputError(
-                    f"dataset {self.key!r} was registered with {fact} {said!r}, but it has "
-                    f"{getattr(found, fact)!r}"
+                    f"dataset {self.key!r} was registered with {fact} {registered!r}, but it has "
+                    f"{getattr(made, fact)!r}"
                 )
-        return found
+        return made
 
 
-DATASETS = Names[DatasetInfo]("dataset", "onepass.datasets", "onepass.data")
+DATASETS = Registry[DatasetInfo]("dataset", "onepass.datasets", "onepass.data")
 
 
 def dataset(
     key: str, *, classes: int, tasks: int = 5, mirror_is_same_class: bool = True
 ) -> Callable[[Make], Make]:
-    """Registers a function that makes a `Dataset` of that name.
+    """Registers a function that makes a `Dataset` of this name.
 
     Parameters
     ----------
     classes
-        How many it has.
+        Number of classes.
     tasks
-        Into how many a stream cuts it, if nobody says.
+        Number of tasks into which a stream splits them by default.
     mirror_is_same_class
-        Whether the mirror image of an image is one of the same class.
+        Whether the mirror image of an image has the same class.
     """
 
     def register(make: Make) -> Make:

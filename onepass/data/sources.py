@@ -1,4 +1,4 @@
-"""Where the files of a dataset of the catalogue are, and in which form."""
+"""Finds the files of a dataset of the catalogue, and the reader for their form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from onepass.data.files import Undecoded
 
 
 class Reader(NamedTuple):
-    """One form in which the files come."""
+    """A form in which the files of a dataset come: its name for users, a test of whether a folder
+    has it, and the function that reads it."""
 
     form: str
     present: Callable[[Path], bool]
@@ -21,33 +22,40 @@ class Reader(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A place below the data root, and the reader of what was found there."""
+    """A path below the data root, and the reader of the files there."""
 
     path: Path
     reader: Reader
 
 
 def _cifar(name: str) -> tuple[Reader, Reader]:
-    present, read = partial(cifar.present, name=name), partial(cifar.read, name=name)
+    present, read = partial(cifar.has_cifar_files, name=name), partial(cifar.read_cifar, name=name)
     return Reader("python batches", present, read), _class_folders(channels=3)
 
 
 def _class_folders(channels: int) -> Reader:
-    return Reader("class folders", folders.present, partial(folders.read, channels=channels))
+    return Reader(
+        "class folders",
+        folders.has_class_folders,
+        partial(folders.read_class_folders, channels=channels),
+    )
 
 
 READERS = {
-    "mnist": (Reader("idx files", idx.present, idx.read), _class_folders(channels=1)),
+    "mnist": (Reader("idx files", idx.has_idx_files, idx.read_idx), _class_folders(channels=1)),
     "cifar10": _cifar("cifar10"),
     "cifar100": _cifar("cifar100"),
-    "tiny-imagenet": (Reader("as distributed", tiny_imagenet.present, tiny_imagenet.read),),
+    "tiny-imagenet": (
+        Reader("as distributed", tiny_imagenet.has_tiny_imagenet, tiny_imagenet.read_tiny_imagenet),
+    ),
 }
 
 
-def find(entry: CatalogueEntry, root: Path) -> Source | None:
-    """Returns the first place below the root where one of the readers finds its files."""
-    for place in entry.places:
+def find_source(entry: CatalogueEntry, root: Path) -> Source | None:
+    """Returns the first path below the root where a reader finds its files; None if there is
+    none."""
+    for path in entry.paths:
         for reader in READERS[entry.name]:
-            if reader.present(root / place):
-                return Source(root / place, reader)
+            if reader.present(root / path):
+                return Source(root / path, reader)
     return None

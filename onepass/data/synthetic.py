@@ -1,4 +1,4 @@
-"""Seeded images or vectors made in memory: one noisy prototype per class."""
+"""Synthetic images or vectors: noisy copies of one random prototype per class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def synthetic(
     noise: float = 0.25,
     seed: int = 0,
 ) -> Dataset:
-    """Images for a shape of (channels, height, width), feature vectors for a shape of (features,).
+    """Makes images for a shape of (channels, height, width), feature vectors for (features,).
 
     >>> synthetic(classes=4, shape=(8,)).train_x.shape
     torch.Size([240, 8])
@@ -44,5 +44,5 @@ def synthetic(
         test_x=test_x,
         test_y=test_y,
         class_names=tuple(f"class{label}" for label in range(classes)),
-        mirror_is_same_class=False,  # a class is its prototype, which is as random mirrored
+        mirror_is_same_class=False,  # a mirrored prototype is just another random image
     )

@@ -1,4 +1,4 @@
-"""A `.csv` or `.parquet` of your own: columns of numbers, and one of labels."""
+"""Reads a `.csv` or `.parquet` file of the user's own: columns of numbers and one of labels."""
 
 from __future__ import annotations
 
@@ -11,45 +11,48 @@ import torch
 from onepass.base import inputs
 from onepass.base.errors import DataError, InputError, OnepassError
 from onepass.base.parts import Label
-from onepass.base.text import in_a_line, plain, shortened
-from onepass.data.arrays import held_out
+from onepass.base.text import error_in_one_line, printable, shortened
 from onepass.data.base import Dataset, statistics
-from onepass.data.files import Array, class_name, size_of_file
-from onepass.data.labels import in_order, numbered
+from onepass.data.files import Array, decode_class_name, regular_file_size
+from onepass.data.labels import class_numbers, sorted_classes
+from onepass.data.npz import held_out_mask
 
 
 class LabelledRows(NamedTuple):
-    """Features (n, d), and a label for each row: text or a whole number."""
+    """Features (n, d), and a label for each row, text or a whole number."""
 
     x: Array
     labels: list[Label]
 
 
-def read(
+def read_table(
     path: Path,
     label: str | None = None,
     *,
     test: Path | None = None,
     test_fraction: float | None = None,
 ) -> Dataset:
-    """All columns but the label's are features, normalised by the training rows. What is tested on
-    are the rows of another file, or a part of this one that is held out per class."""
+    """Returns the dataset in a table. All columns except the label are features, and have the mean
+    and standard deviation of the training rows.
+
+    The test rows come from another file, or are a fraction of each class of this one.
+    """
     if not path.exists():
         raise DataError(f"there is no {path}")
     if (test is None) == (test_fraction is None):
         raise InputError(
-            f"{path} needs rows to test on: another file (--test FILE), or a part of it "
-            "(--test-fraction 0.2), one of the two"
+            f"{path} needs test rows: give either another file (--test FILE) or a fraction of this "
+            "one (--test-fraction 0.2)"
         )
-    features, train = _read(path, label)
-    names = in_order(train.labels)
-    parts = [train, train if test is None else _read(test, label, features)[1]]
-    if strange := set(parts[1].labels).difference(names):
-        raise DataError(f"{test}: the label {in_order(strange)[0]!r} is none of {path}")
-    xs = [_samples(path, part.x) for part in parts]
-    ys = [numbered(part.labels, names) for part in parts]
+    features, train = _read_rows(path, label)
+    names = sorted_classes(train.labels)
+    tables = [train, train if test is None else _read_rows(test, label, features)[1]]
+    if strange := set(tables[1].labels).difference(names):
+        raise DataError(f"{test} has the label {sorted_classes(strange)[0]!r}, which {path} lacks")
+    xs = [_as_samples(path, table.x) for table in tables]
+    ys = [class_numbers(table.labels, names) for table in tables]
     if test_fraction is not None:
-        held = held_out(ys[0], test_fraction)
+        held = held_out_mask(ys[0], test_fraction)
         xs, ys = [xs[0][~held], xs[0][held]], [ys[0][~held], ys[0][held]]
     mean, std = statistics(xs[0])
     return Dataset(
@@ -58,83 +61,90 @@ def read(
         train_y=ys[0],
         test_x=xs[1],
         test_y=ys[1],
-        class_names=tuple(class_name(str(one), path) for one in names),
+        class_names=tuple(decode_class_name(str(name), path) for name in names),
         mean=mean,
         std=std,
     )
 
 
-def _read(
+def _read_rows(
     path: Path, label: str | None, features: list[str] | None = None
 ) -> tuple[list[str], LabelledRows]:
-    """The features' names, in the order of the file or as given, and the rows."""
-    size_of_file(path)
+    """Returns the names of the features, in the order of the file or as given, and the rows."""
+    regular_file_size(path)
     try:
-        return _checked(path, _table(path), label, features)
+        return _select_columns(path, _load_with_pyarrow(path), label, features)
     except OnepassError:
         raise
-    except Exception as problem:  # whatever a damaged or foreign file leads to
-        raise DataError(f"{path} is not a whole {path.suffix} file: {in_a_line(problem)}") from None
+    except Exception as problem:  # a damaged or foreign file may raise anything
+        raise DataError(
+            f"{path} is damaged, or not a {path.suffix} file: {error_in_one_line(problem)}"
+        ) from None
 
 
-def _checked(
+def _select_columns(
     path: Path, table: Any, label: str | None, features: list[str] | None
 ) -> tuple[list[str], LabelledRows]:
+    """Returns what `_read_rows` does, from a pyarrow table; raises an error for wrong columns."""
     columns = list(table.column_names)
     if twice := {name for name in columns if columns.count(name) > 1}:
         raise DataError(f"{path} has two columns {min(twice)!r}")
     if label not in columns:
-        asked = (
-            "say which column is the label (--label)" if label is None else f"no column {label!r}"
+        advice = (
+            "name the column of the label (--label)" if label is None else f"no column {label!r}"
         )
-        raise InputError(f"{path}: {asked}; it has {plain(shortened(', '.join(columns)))}")
+        raise InputError(f"{path}: {advice}; it has {printable(shortened(', '.join(columns)))}")
     wanted = [name for name in columns if name != label] if features is None else features
     if missing := [name for name in wanted if name not in columns]:
         raise DataError(f"{path} has no column {missing[0]!r}, which the training file has")
     if not wanted or not table.num_rows:
-        raise DataError(f"{path} must have a row, and a column of numbers beside the label")
+        raise DataError(f"{path} must have at least one row, and one feature beside the label")
     return wanted, LabelledRows(
-        _numbers(path, table.select(wanted)), _labels(path, table.column(label))
+        _feature_array(path, table.select(wanted)), _label_list(path, table.column(label))
     )
 
 
-def _table(path: Path) -> Any:
+def _load_with_pyarrow(path: Path) -> Any:
     try:
         from pyarrow import csv, parquet
     except ImportError:
-        raise DataError(f"{path} is read by pyarrow: pip install 'onepass[parquet]'") from None
+        raise DataError(f"{path} needs pyarrow: pip install 'onepass[parquet]'") from None
     return (csv.read_csv if path.suffix.lower() == ".csv" else parquet.read_table)(str(path))
 
 
-def _numbers(path: Path, table: Any) -> Array:
+def _feature_array(path: Path, table: Any) -> Array:
     from pyarrow import types
 
     checks = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
-    odd = [one for one in table.schema if not any(is_number(one.type) for is_number in checks)]
+    odd = [
+        field for field in table.schema if not any(is_number(field.type) for is_number in checks)
+    ]
     if odd:
-        told = ", ".join(f"{one.name!r} ({one.type})" for one in odd)
+        columns = ", ".join(f"{field.name!r} ({field.type})" for field in odd)
         raise DataError(
-            f"{path}: features are numbers, and these columns are not: {plain(shortened(told))}; "
-            "leave them out of the file, or make numbers of them"
+            f"{path}: features must be numbers, but these columns are not: "
+            f"{printable(shortened(columns))}; remove them from the file, or make them numbers"
         )
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count:
-            raise DataError(f"{path}: column {name!r} is empty in {column.null_count} rows")
+            raise DataError(f"{path}: column {name!r} has no value in {column.null_count} rows")
     return np.stack([column.cast("float64").to_numpy() for column in table.columns], axis=1)
 
 
-def _labels(path: Path, column: Any) -> list[Label]:
+def _label_list(path: Path, column: Any) -> list[Label]:
     values = column.to_pylist()
-    if empty := sum(one is None or one == "" for one in values):
+    if empty := sum(value is None or value == "" for value in values):
         raise DataError(f"{path}: {empty} rows have no label")
     if isinstance(values[0], str):
         return values  # type: ignore[no-any-return]
-    if not isinstance(values[0], int | float) or not all(float(one).is_integer() for one in values):
-        raise DataError(f"{path}: labels are text or whole numbers, not {column.type}")
-    return [int(one) for one in values]
+    if not isinstance(values[0], int | float) or not all(
+        float(value).is_integer() for value in values
+    ):
+        raise DataError(f"{path}: labels must be text or whole numbers, not {column.type}")
+    return [int(value) for value in values]
 
 
-def _samples(path: Path, x: Array) -> torch.Tensor:
+def _as_samples(path: Path, x: Array) -> torch.Tensor:
     try:
         return inputs.as_samples(x)
     except InputError as problem:

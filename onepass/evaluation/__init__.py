@@ -1,2 +1,2 @@
-"""How a learner is measured while it learns a stream: the loop, points, scoring, metrics, callbacks
-and probes. Modules here import `learning`, `streams` and what is below them, never a run."""
+"""Measures a learner while it learns a stream: the loop, points, scoring, metrics, callbacks and
+probes. Modules here import `learning`, `streams` and layers below them, never `runs`."""

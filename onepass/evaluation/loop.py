@@ -1,7 +1,8 @@
-"""The loop: learn a batch, and from time to time score the learner on the test set. There are two
-of it, over a stream whose length is known and over batches that come.
+"""The loop: learn a batch, and score the learner on the test set from time to time.
 
-They are generators; printing, recording and drawing are their customers, and listeners are told.
+It has two variants: `_ticks_of_stream` for a `Stream`, whose length and tasks are known, and
+`_ticks_of_batches` for any iterable of batches. Both are generators that yield a tick per batch, so
+that callers print, record and draw. Listeners are called along the way.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ import torch
 from torch import Tensor
 
 from onepass.base import inputs
-from onepass.base.devices import room_for
+from onepass.base.devices import naming_large_settings
 from onepass.base.errors import InputError
-from onepass.data.iterables import Test, kind_of, pairs
+from onepass.data.iterables import Test, describe_type, xy_pairs
 from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.evaluation.points import BEGINNING, Point, Tick
 from onepass.evaluation.scoring import (
     TestBatches,
     TestSet,
-    check_prequential,
-    first_scorable,
+    expect_untrained_scores,
+    first_scorable_step,
     predicted_rows,
     rows_of,
 )
-from onepass.learning.divergence import expect_finite
+from onepass.learning.divergence import expect_not_diverged
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
-NOBODY = Listener()
+NO_LISTENER = Listener()
 
 
 def evaluate(
@@ -45,19 +46,20 @@ def evaluate(
     prequential: bool = False,
     listeners: Sequence[Listener] = (),
 ) -> Iterator[Point]:
-    """Learns the stream, yielding a point at the end of each task and after `every` batches. A
-    method that trains when scores are asked for is scored at the end only, unless `every` is given.
-    Listeners are told of every step; one that fails is dropped, with a warning. With `prequential`
-    each batch is also predicted before it is learned, unless that would train the method.
+    """Learns the stream, and yields a point at the end of each task and after `every` batches. A
+    method that has to train before it is scored is scored at the end only, unless `every` is given.
+    Listeners are called at every step; one that fails is dropped, with a warning. With
+    `prequential`, each batch is also predicted before it is learned; methods that train before
+    scoring refuse this.
 
-    The stream may be batches of your own: any iterable of pairs (x, y), or of dictionaries with a
-    column image, img or x and one label, fine_label or y. Then `test` is what is scored: a pair
-    (x, y), a `Dataset`, or batches that can be walked again. Nobody knows where such a stream ends,
-    so that a point comes after `every` batches and at its end; its tasks are those that the learner
-    infers, unless whoever makes the batches calls `learner.new_task()` between two of them. Then
-    the end of the batches ends the last task, and a method that works at the ends of tasks is
-    scored once more if it was scored after the last batch. Nothing is kept of a batch that was
-    learned, apart from the learner's memory.
+    The stream may also be any iterable of batches: pairs (x, y), or dictionaries with a column
+    image, img or x and a column label, fine_label or y. Then `test` is the test set: a pair (x, y),
+    a `Dataset`, or batches that can be iterated more than once. The length of the iterable is
+    unknown, so a point comes after `every` batches and at the end. Its tasks are those that the
+    learner infers, unless your code calls `learner.new_task()` between two batches. In that case
+    the last task ends with the batches, and a method that trains at task ends is scored once more
+    if it was already scored after the last batch. The loop keeps no batch after it was learned;
+    only the learner's memory does.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -78,59 +80,64 @@ def evaluate(
     audience = Audience(listeners)
     if isinstance(stream, Stream):
         if test is not None:
-            raise InputError("a Stream has a test set of its own: test is for batches of yours")
-        make_ready(learner, stream)
+            raise InputError("a Stream has its own test set: give test only with your own batches")
+        prepare_for_stream(learner, stream)
         audience.started(Run(learner, stream))
-        ticks = walk(learner, stream, every=every, prequential=prequential, listener=audience)
+        ticks = learn_and_score(
+            learner, stream, every=every, prequential=prequential, listener=audience
+        )
     else:
-        ticks = _walk_batches(learner, stream, test, every, prequential, audience)
+        ticks = _ticks_of_batches(learner, stream, test, every, prequential, audience)
     for tick in ticks:
         if isinstance(tick, Point):
             yield tick
     audience.finished(None)
 
 
-def make_ready(learner: Learner, stream: Stream) -> None:
-    """Prepares a learner for a stream's samples, unless it is prepared already."""
+def prepare_for_stream(learner: Learner, stream: Stream) -> None:
+    """Prepares a learner for the shape and type of a stream's samples, unless it is prepared
+    already."""
     if not isinstance(learner, Learner) or not isinstance(stream, Stream):
         given = f"a {type(learner).__name__} and a {type(stream).__name__}"
         raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
     if any(isinstance(label, str) for label in learner.classes[:1]):
-        raise InputError("this learner's labels are text, and those of a stream are numbers")
+        raise InputError("this learner has learned text labels, but a stream's labels are numbers")
     if not learner._prepared:
         first, _ = stream.batch(0)
-        with room_for(_numbers(learner, stream)):
+        with naming_large_settings(_size_factors(learner, stream)):
             learner.prepare(tuple(first.shape[1:]), first.dtype)
 
 
-def _numbers(learner: Learner, stream: Stream) -> dict[str, object]:
-    """What decides how much memory is needed."""
+def _size_factors(learner: Learner, stream: Stream) -> dict[str, object]:
+    """Returns the numbers that an out-of-memory error reports: they decide how much RAM or GPU
+    memory a step needs."""
     first, _ = stream.batch(0)
     return {**learner.get_params(), "values in a sample": first[0].numel(), "batch": len(first)}
 
 
-def walk(
+def learn_and_score(
     learner: Learner,
     stream: Stream,
     *,
     every: int | None = None,
     prequential: bool = False,
     start: Tick = BEGINNING,
-    listener: Listener = NOBODY,
+    listener: Listener = NO_LISTENER,
 ) -> Iterator[Tick]:
-    """As `evaluate`, but yields after every batch, and can go on after the tick `start`. `listener`
-    is told of steps, points and tasks; of start and end it has to be told by the caller."""
-    make_ready(learner, stream)
+    """Does what `evaluate` does, but yields after every batch and can continue after the tick
+    `start`. It calls the listener's hooks for steps, points and tasks; the caller has to call
+    `started` and `finished`."""
+    prepare_for_stream(learner, stream)
     if prequential:
-        check_prequential(learner)
-    if every is not None and every < (least := first_scorable(stream)):
+        expect_untrained_scores(learner)
+    if every is not None and every < (least := first_scorable_step(stream)):
         lacking = "" if least == 1 else ": no class that came before has test samples"
         raise InputError(f"every must be at least {least}, not {every}{lacking}")
-    with room_for(_numbers(learner, stream)):
-        yield from _walk(learner, stream, every, prequential, start, listener)
+    with naming_large_settings(_size_factors(learner, stream)):
+        yield from _ticks_of_stream(learner, stream, every, prequential, start, listener)
 
 
-def _walk(
+def _ticks_of_stream(
     learner: Learner,
     stream: Stream,
     every: int | None,
@@ -147,7 +154,7 @@ def _walk(
             x, y = stream.batch(index)
         if prequential:
             with clock.scoring:
-                hits += _right(learner, x, y) if learner.steps else 0
+                hits += _count_correct(learner, x, y) if learner.steps else 0
             tried += len(y)
         done, boundary = index + 1, stream.ends_task(index)
         due = is_scored(learner, stream, every, done)
@@ -155,23 +162,23 @@ def _walk(
             if stream.boundaries and stream.starts_task(index):
                 learner.new_task()
             step = learner.learn(x, y)
-            # what watches a step queues its own work behind it: on a busy device the wait for the
-            # step ends up there, and is training's
+            # A listener queues GPU work behind the step. On a busy device the wait for the step
+            # then happens inside the listener, and it still counts as training.
             listener.stepped(learner, step)
             if stream.boundaries and boundary:
                 learner.end_task()
             if due or prequential:
-                loss = float(step.loss)  # waits for the device, so that its time counts here
+                loss = float(step.loss)  # waits for the device, so that its time counts as training
         tick = Tick(done, stream.task_of(index), hits=hits, tried=tried, **clock.read())
         if due:
-            tick = _scored(tick, learner, test, clock, loss, boundary)
+            tick = _score(tick, learner, test, clock, loss, boundary)
             listener.scored(tick)
         if boundary:
             listener.task_ended(tick.task)
         yield tick
 
 
-def _walk_batches(
+def _ticks_of_batches(
     learner: Learner,
     batches: Iterable[Any],
     test: Test | None,
@@ -179,12 +186,12 @@ def _walk_batches(
     prequential: bool,
     listener: Listener,
 ) -> Iterator[Tick]:
-    """As `_walk`, where the end is known when it has come."""
-    _check_asked(learner, batches, test, every, prequential)
-    held = TestBatches(() if test is None else test)
-    upcoming = pairs(batches)
+    """Does what `_ticks_of_stream` does for batches whose number and tasks are not known ahead."""
+    _expect_scorable_batches(learner, batches, test, every, prequential)
+    tested = TestBatches(() if test is None else test)
+    upcoming = xy_pairs(batches)
     if (first := next(upcoming, None)) is None:
-        raise InputError("the stream has no batch")
+        raise InputError("the stream has no batches: give at least one")
     sample = inputs.as_samples(first[0])[0]
     if not learner._prepared:
         learner.prepare(tuple(sample.shape), sample.dtype)
@@ -192,10 +199,11 @@ def _walk_batches(
     clock, tick, task = _Clock(BEGINNING, learner), BEGINNING, learner.task
     for x, y in chain([first], upcoming):
         if prequential:
-            tick = _predicted_first(tick, learner, x, y, clock)
+            tick = _predict_first(tick, learner, x, y, clock)
         with clock.training:
             step = learner.learn(x, y)
-            if learner.task != task and tick.step:  # which nobody knew when its last batch came
+            # The last batch of a task is known to be the last only when the next task begins.
+            if learner.task != task and tick.step:
                 listener.task_ended(task)
             task = learner.task
             listener.stepped(learner, step)
@@ -203,24 +211,24 @@ def _walk_batches(
         due = every is not None and done % every == 0
         if due:
             with clock.training:
-                float(step.loss)  # waits for the device, so that its time counts here
+                float(step.loss)  # waits for the device, so that its time counts as training
         tick = Tick(done, learner.task, hits=tick.hits, tried=tick.tried, **clock.read())
         if due:
-            tick = _scored(tick, learner, held, clock, float(step.loss), False)
+            tick = _score(tick, learner, tested, clock, float(step.loss), False)
             listener.scored(tick)
         yield tick
-    works = False
-    if learner.book.told:  # tasks that are told end as those of a Stream do
+    trained = False
+    if learner.class_index.told:  # the caller announced the tasks, so the last one ends here
         with clock.training:
-            works = learner.end_task()
-    if works or not isinstance(tick, Point):
-        tick = _scored(tick, learner, held, clock, float(step.loss), False)
+            trained = learner.end_task()
+    if trained or not isinstance(tick, Point):
+        tick = _score(tick, learner, tested, clock, float(step.loss), False)
         listener.scored(tick)
         yield tick
     listener.task_ended(task)
 
 
-def _check_asked(
+def _expect_scorable_batches(
     learner: Learner,
     batches: Iterable[Any],
     test: Test | None,
@@ -228,20 +236,20 @@ def _check_asked(
     prequential: bool,
 ) -> None:
     if not isinstance(learner, Learner) or not isinstance(batches, Iterable):
-        given = f"a {type(learner).__name__} and {kind_of(batches)}"
+        given = f"a {type(learner).__name__} and {describe_type(batches)}"
         raise InputError(
             f"evaluate takes a learner, then a stream or batches; it was given {given}"
         )
     if test is None and not prequential:
         raise InputError("batches have no test set: give test=(x, y), or prequential=True")
     if prequential:
-        check_prequential(learner)
+        expect_untrained_scores(learner)
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, not {every}")
 
 
-def _predicted_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) -> Tick:
-    """Counts what is predicted rightly before it is learned."""
+def _predict_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) -> Tick:
+    """Predicts a batch before it is learned, and returns the tick with the new counts."""
     samples = inputs.as_samples(x)
     truth = rows_of(learner, y, len(samples))
     with clock.scoring:
@@ -249,20 +257,21 @@ def _predicted_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock
     return Tick(tick.step, tick.task, tick.seconds, tick.hits + hits, tick.tried + len(truth))
 
 
-def _right(learner: Learner, x: Tensor, y: Tensor) -> int:
+def _count_correct(learner: Learner, x: Tensor, y: Tensor) -> int:
     return int((torch.as_tensor(learner.predict(x)).cpu() == y).sum())
 
 
 def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) -> bool:
-    """Whether a learner is scored when it has learned so many batches: at the end, at the end of
-    each task unless it has to train for it and nobody asked, and after each `every`."""
+    """Returns whether a learner is scored once it has learned `done` batches: after each `every`,
+    at the end of the stream, and at the end of each task. A method that has to train before it is
+    scored skips the ends of tasks, unless `every` is given."""
     if every is not None and done % every == 0:
         return True
     at_task_ends = every is not None or not learner.traits.trains_to_score
     return stream.ends_task(done - 1) and (at_task_ends or done == len(stream))
 
 
-def _scored(
+def _score(
     tick: Tick,
     learner: Learner,
     test: TestSet | TestBatches,
@@ -270,7 +279,7 @@ def _scored(
     loss: float,
     boundary: bool,
 ) -> Point:
-    expect_finite(learner)
+    expect_not_diverged(learner)
     with clock.scoring:
         scores = test.score(learner, boundary=boundary)
     found = {"boundary": boundary, "loss": loss, **scores._asdict()}
@@ -278,7 +287,7 @@ def _scored(
 
 
 class _Clock:
-    """What training, scoring and capturing have taken so far."""
+    """The seconds that training, scoring and CUDA graph capture have taken so far."""
 
     def __init__(self, before: Tick, learner: Learner) -> None:
         self.scoring = _Stopwatch(before.scoring)
@@ -294,8 +303,8 @@ class _Clock:
 
 
 class _Stopwatch:
-    """Adds up what is done inside of it. It is made once and entered at every step: looking at the
-    clock must cost little beside a short step."""
+    """Adds up the time spent inside its `with` blocks. One object serves all steps, because a new
+    one for each would cost too much beside a short step."""
 
     def __init__(self, taken: float) -> None:
         self.taken = taken
@@ -308,7 +317,8 @@ class _Stopwatch:
 
 
 class _TrainingStopwatch(_Stopwatch):
-    """A step is captured while it trains; that time is not training's."""
+    """A stopwatch that counts the capture of CUDA graphs apart: it happens during training steps,
+    but is not training time."""
 
     def __init__(self, before: Tick, learner: Learner) -> None:
         super().__init__(before.seconds)

@@ -1,8 +1,8 @@
-"""Pure functions of the accuracy matrix.
+"""Metrics of continual learning, as pure functions of the accuracy matrix.
 
-a[i][j] is the accuracy in percent on the test images of task j after learning task i (both from
-0), with all classes seen so far competing; it is lower triangular, with None above the diagonal.
-The worked example below: three tasks, the first forgotten twice.
+a[i][j] is the accuracy in percent on the test images of task j after learning task i, counted from
+0, with all classes seen so far competing. The matrix is lower triangular: None above the diagonal.
+The examples use three tasks, the first of which loses accuracy twice:
 
 >>> a = [[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]]
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-FEWEST_POINTS = 3  # of which a mean says something about the way and not only about the end
+FEWEST_POINTS = 3  # a mean over fewer evaluation points says nothing about the course of a run
 Matrix = Sequence[Sequence[float | None]]
 
 
@@ -20,8 +20,9 @@ def accuracy_matrix(
     total: Sequence[int],
     tasks: Sequence[Sequence[int]],
 ) -> list[list[float | None]]:
-    """From correct predictions per class after each task (None where it was not scored), and test
-    images per class.
+    """Returns the accuracy matrix. `correct` has the correct predictions per class after each task
+    (None where the learner was not scored), `total` the test images per class, `tasks` the classes
+    of each task.
 
     >>> accuracy_matrix([[9, 8, 0], [6, 6, 10]], total=[10, 10, 20], tasks=[[0, 1], [2]])
     [[85.0, None], [60.0, 50.0]]
@@ -42,8 +43,8 @@ def percent(correct: int, total: int) -> float:
 
 
 def mean_task_accuracy(a: Matrix) -> float:
-    """The mean of the last row; it equals the accuracy over all test images if tasks are equally
-    large.
+    """Returns the mean of the last row. It equals the accuracy over all test images if all tasks
+    have equally many.
 
     >>> mean_task_accuracy([[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]])
     65.0
@@ -53,7 +54,8 @@ def mean_task_accuracy(a: Matrix) -> float:
 
 
 def _drops(a: Matrix) -> list[float] | None:
-    """How far each task is below the best it ever was; None where not every task was scored."""
+    """Returns how far the final accuracy of each task lies below its best, in percentage points;
+    None unless every task was scored."""
     if any(row[task] is None for task, row in enumerate(a)):
         return None
     last = a[-1]
@@ -67,8 +69,8 @@ def _drops(a: Matrix) -> list[float] | None:
 
 
 def forgetting(a: Matrix) -> float | None:
-    """The mean drop from the best ever over all tasks but the last: the 1 / (T - 1) form. None for
-    a single task, which cannot have been forgotten, and where not every task was scored.
+    """Returns the mean drop from the best accuracy over all tasks but the last: the 1 / (T - 1)
+    form. None for a single task, which cannot lose accuracy, and unless every task was scored.
 
     >>> forgetting([[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]])  # (60 + 10) / 2
     35.0
@@ -78,7 +80,8 @@ def forgetting(a: Matrix) -> float | None:
 
 
 def forgetting_all(a: Matrix) -> float | None:
-    """The same drops over all T tasks, the last one counting as 0: the 1 / T form.
+    """Returns the mean of the same drops over all T tasks, the last of which counts as 0: the 1 / T
+    form.
 
     >>> round(forgetting_all([[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]]), 2)
     23.33
@@ -88,8 +91,8 @@ def forgetting_all(a: Matrix) -> float | None:
 
 
 def anytime(accuracies: Sequence[float]) -> float | None:
-    """The mean of the accuracies on classes seen so far, over equally spaced points of the stream.
-    None for fewer than three points.
+    """Returns any-time accuracy: the mean accuracy on the classes seen so far, over equally spaced
+    evaluation points. None for fewer than three points.
 
     >>> anytime([100.0, 90.0, 50.0])
     80.0
@@ -101,7 +104,7 @@ def anytime(accuracies: Sequence[float]) -> float | None:
 
 
 def per_class(correct: Sequence[int], total: Sequence[int]) -> list[float | None]:
-    """Accuracy of each class; None for a class without test images.
+    """Returns the accuracy of each class in percent; None for a class without test images.
 
     >>> per_class([3, 0, 4], [4, 0, 4])
     [75.0, None, 100.0]

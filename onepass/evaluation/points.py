@@ -1,21 +1,22 @@
-"""Ticks and points record, as plain data, how a stream is learned."""
+"""Ticks and points: plain records of how a learner goes through a stream."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from onepass.base.text import as_html
+from onepass.base.text import html_table
 from onepass.evaluation.metrics import percent
 
 
 @dataclass(frozen=True)
 class Tick:
-    """After one batch: how many batches have been learned, in which task, how long training took so
-    far, and, with prequential scoring, how many samples were predicted rightly before they were
-    learned.
+    """The state of a run after one batch.
 
-    Training is timed apart from scoring and from the capture of steps.
+    `step` counts learned batches; `task` is the current task. `seconds` is training time, without
+    `scoring` and without `capture` of steps as CUDA graphs (all in seconds, since the start).
+    With prequential scoring, `hits` of `tried` samples were predicted correctly before they were
+    learned.
     """
 
     step: int
@@ -32,12 +33,14 @@ BEGINNING = Tick(step=0, task=0, seconds=0.0)
 
 @dataclass(frozen=True)
 class Point(Tick):
-    """A tick at which the learner was scored on the test images of the classes seen so far.
+    """An evaluation point: a tick at which the learner was scored on the test samples of the
+    classes seen so far.
 
-    `correct` and `total` are per class of the dataset, where a class not yet seen has a total of 0;
-    of batches of the user's own, whose classes nobody knows ahead, per class of `learner.classes`.
-    `boundary` says whether a task has just ended; then `confusion` counts test samples of each task
-    so far (rows) by the task of the class that was predicted (columns).
+    `correct` and `total` hold counts per class of the dataset; an unseen class has a total of 0.
+    For an iterable of batches they hold counts per class of `learner.classes`, because the classes
+    are not known in advance. `boundary` is whether a task has just ended. At a boundary,
+    `confusion` counts test samples by their task (rows) and the task of the predicted class
+    (columns).
     """
 
     boundary: bool = False
@@ -47,11 +50,11 @@ class Point(Tick):
     confusion: tuple[tuple[int, ...], ...] = ()
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value}" for name, value in self._facts.items())
-        return f"<Point {told}>"
+        facts = ", ".join(f"{name}={value}" for name, value in self._facts.items())
+        return f"<Point {facts}>"
 
     def _repr_html_(self) -> str:
-        return as_html("Point", self._facts)
+        return html_table("Point", self._facts)
 
     @property
     def _facts(self) -> dict[str, object]:
@@ -65,9 +68,10 @@ class Point(Tick):
 
     @property
     def accuracy(self) -> float:
-        """Percent of the test images of the classes seen so far; NaN if there are none."""
+        """Accuracy in percent on the test samples of the classes seen so far; NaN without any."""
         return percent(sum(self.correct), sum(self.total)) if any(self.total) else math.nan
 
     @property
     def prequential(self) -> float | None:
+        """Prequential accuracy in percent; None if batches were not predicted first."""
         return percent(self.hits, self.tried) if self.tried else None

@@ -1,4 +1,5 @@
-"""Scoring: the test samples of the classes seen so far, as a whole test set or in batches."""
+"""Scores a learner on the test samples of the classes seen so far: on the test set of a stream, or
+on test batches of the user's."""
 
 from __future__ import annotations
 
@@ -9,30 +10,31 @@ from torch import Tensor
 
 from onepass.base import inputs
 from onepass.base.errors import InputError
-from onepass.data.iterables import Test, pairs, walkable
+from onepass.data.iterables import Test, test_batches, xy_pairs
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
 
-def check_prequential(learner: Learner | type[Learner]) -> None:
-    """Raises an InputError for a method that would train anew before each batch."""
+def expect_untrained_scores(learner: Learner | type[Learner]) -> None:
+    """Raises an InputError if the method trains before it is scored: prequential scoring would
+    train it anew for each batch."""
     if learner.traits.trains_to_score:
         raise InputError(
-            f"{learner.key!r} trains whenever it is scored, and prequential scores are asked for "
-            "before each batch: leave prequential out; `every` scores it now and then"
+            f"{learner.key!r} trains whenever it is scored, which prequential scoring would do "
+            "before each batch: leave prequential out, and use `every` to score it now and then"
         )
 
 
-def first_scorable(stream: Stream) -> int:
-    """After how many batches there is something to score."""
+def first_scorable_step(stream: Stream) -> int:
+    """Returns how many batches must be learned before a learned class has test samples."""
     tested = set(stream.dataset.test_y.tolist())
     steps = range(len(stream))
     return 1 + next((at for at in steps if tested.intersection(stream.batch(at)[1].tolist())), 0)
 
 
 class Scores(NamedTuple):
-    """Correct predictions and test samples, per class; and `Point.confusion`, at the boundaries of
-    tasks that are known ahead."""
+    """Counts of correct predictions and of test samples, per class. At a task boundary of a stream,
+    `confusion` is that of `Point`; otherwise it is empty."""
 
     correct: tuple[int, ...]
     total: tuple[int, ...]
@@ -40,12 +42,10 @@ class Scores(NamedTuple):
 
 
 class TestSet:
-    """The test samples sorted by class, so that the classes seen so far are scored and no others.
+    """The test samples of a stream, sorted by class, so that each scoring takes only the classes
+    seen so far. One object serves the whole run."""
 
-    It is made once and scored many times.
-    """
-
-    __test__ = False  # pytest takes the name for a test
+    __test__ = False  # pytest would collect a class of this name
 
     def __init__(self, stream: Stream) -> None:
         y = stream.dataset.test_y
@@ -54,43 +54,47 @@ class TestSet:
         ]
         stream.check_scorable()
         self.task_of = torch.full((stream.dataset.classes,), -1)
-        for task, group in reversed(list(enumerate(stream.tasks))):  # the first that has a class
+        # A class may come in several tasks: in reverse, the first of them is written last.
+        for task, group in reversed(list(enumerate(stream.tasks))):
             self.task_of[list(group)] = task
 
     def score(self, learner: Learner, *, boundary: bool) -> Scores:
-        known, there = set(learner.classes), range(len(self.samples))
-        tested = [label for label in there if label in known and len(self.samples[label])]
+        seen, labels = set(learner.classes), range(len(self.samples))
+        tested = [label for label in labels if label in seen and len(self.samples[label])]
         truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in tested])
-        found = learner.predict(torch.cat([self.samples[label] for label in tested]))
-        predicted = torch.as_tensor(found).cpu()
+        answers = learner.predict(torch.cat([self.samples[label] for label in tested]))
+        predicted = torch.as_tensor(answers).cpu()
         correct = _count(truth[predicted == truth], len(self.samples))
         total = _count(truth, len(self.samples))
         return Scores(correct, total, self._confusion(truth, predicted) if boundary else ())
 
     def _confusion(self, truth: Tensor, predicted: Tensor) -> tuple[tuple[int, ...], ...]:
-        ours = (predicted >= 0) & (predicted < len(self.task_of))  # it may know other labels too
+        # The learner may also predict labels that this stream does not have, and a custom stream
+        # may leave classes out of every task. Both have task -1 and are not counted.
+        valid = (predicted >= 0) & (predicted < len(self.task_of))
         rows = self.task_of[truth]
-        columns = self.task_of[predicted.where(ours, 0)].where(ours, -1)
+        columns = self.task_of[predicted.where(valid, 0)].where(valid, -1)
         tasks = int(torch.maximum(rows, columns).max()) + 1
-        in_tasks = (rows >= 0) & (columns >= 0)  # a stream of the user's may leave classes out
+        in_tasks = (rows >= 0) & (columns >= 0)
         rows, columns = rows[in_tasks], columns[in_tasks]
         counts = torch.bincount(rows * tasks + columns, minlength=tasks * tasks)
         return tuple(map(tuple, counts.view(tasks, tasks).tolist()))
 
 
 class TestBatches:
-    """Test samples as the user has them, walked once for each score."""
+    """Test batches as the user gives them, iterated once for each scoring."""
 
     __test__ = False
 
     def __init__(self, test: Test) -> None:
-        self.batches = walkable(test)
+        self.batches = test_batches(test)
 
     def score(self, learner: Learner, *, boundary: bool) -> Scores:
-        """Per class of `learner.classes`; nobody knows the tasks."""
+        """Returns counts per class of `learner.classes`, without a confusion matrix, because the
+        tasks of the classes are unknown."""
         classes = len(learner.classes)
         correct, total = torch.zeros(2, classes, dtype=torch.int64)
-        for x, y in pairs(self.batches):
+        for x, y in xy_pairs(self.batches):
             samples = inputs.as_samples(x)
             truth = rows_of(learner, y, len(samples))
             known = truth >= 0
@@ -103,8 +107,8 @@ class TestBatches:
 
 
 def rows_of(learner: Learner, y: Any, count: int) -> Tensor:
-    """The place of each label in `learner.classes`; -1 of one that it has not seen."""
-    row_of, labels = learner.book.row_of, inputs.as_labels(y, count)
+    """Returns the index of each label in `learner.classes`; -1 for an unseen label."""
+    row_of, labels = learner.class_index.row_of, inputs.as_labels(y, count)
     return torch.tensor([row_of.get(label, -1) for label in labels])
 
 

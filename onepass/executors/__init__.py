@@ -1,5 +1,5 @@
-"""Where runs run: one after another here, or several at a time in processes. Modules here import
-`runs` and what is below it."""
+"""Executors run jobs: one after another in this process, or several at a time in worker processes.
+Modules here import `runs` and layers below it."""
 
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
     from onepass.executors.queue import InOrder as InOrder
     from onepass.executors.queue import Queue as Queue
     from onepass.executors.select import AtOnce as AtOnce
-    from onepass.executors.select import choose as choose
+    from onepass.executors.select import choose_executor as choose_executor
 
 __getattr__, __all__ = attach(__name__)

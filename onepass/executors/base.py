@@ -1,4 +1,4 @@
-"""What every executor has to do, and the one function that uses them."""
+"""The protocol of executors, and `execute_all`, which runs jobs with one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from onepass.base.errors import InputError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.evaluation import probes
 from onepass.evaluation.callbacks.progress import Progress
 from onepass.executors.queue import InOrder, Queue
@@ -20,16 +20,16 @@ from onepass.runs.spec import CheckpointEvery, Job
 
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Listener
-    from onepass.runs.resources import Supplies
+    from onepass.runs.resources import RunResources
 
 Watch = Callable[[int, Progress], None]
-Failed = Callable[[int, Exception], None]
+OnFailure = Callable[[int, Exception], None]
 Outcome = tuple[int, Result | Exception]
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How each job is run; see `onepass.runs.execute.run`."""
+    """Options for all jobs of an executor: arguments of `onepass.runs.execute.run_job`."""
 
     out: Path
     resume: bool = False
@@ -37,32 +37,33 @@ class RunOptions:
     anyway: bool = False
 
     def __post_init__(self) -> None:
-        check("checkpoint", self.checkpoint, CheckpointEvery)
+        expect_type("checkpoint", self.checkpoint, CheckpointEvery)
         if isinstance(self.checkpoint, int) and self.checkpoint < 1:
             raise InputError(f"checkpoint must be at least 1 step, not {self.checkpoint}")
 
     def is_finished(self, job: Job) -> bool:
         return self.resume and RunFolder.of(job, self.out).result_file.exists()
 
-    def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
-        from onepass.runs.execute import run
+    def run(self, job: Job, listener: Listener, resources: RunResources) -> Result:
+        from onepass.runs.execute import run_job
 
-        return run(
+        return run_job(
             job,
             self.out,
             resume=self.resume,
             anyway=self.anyway,
             checkpoint=self.checkpoint,
             listeners=[listener],
-            supplies=supplies,
+            resources=resources,
         )
 
 
 class Executor(Protocol):
-    """A place where runs run."""
+    """Runs jobs that a queue gives out."""
 
     def check(self, job: Job) -> None:
-        """Refuses what cannot be run; what was made for that may serve the run."""
+        """Raises an error if a job cannot run. The executor may keep what it makes for this check
+        and use it for the run."""
 
     def outcomes(
         self,
@@ -72,10 +73,10 @@ class Executor(Protocol):
         watch: Watch,
         until: float = math.inf,
     ) -> Generator[Outcome, None, None]:
-        """Runs what the queue gives until it gives no more. Yields the number of each job, as it
-        ends, with its result or with what went wrong, after a second try where that may help.
-        `watch` is told how far each is. At the time `until` (of `time.monotonic`) whatever still
-        runs is stopped without an outcome; it can go on from its last checkpoint."""
+        """Runs the jobs that the queue gives out, until it has no more. Yields the number of each
+        job as it ends, with its result or its error; errors that may not recur get a second try.
+        Calls `watch` with the progress of each run. At the time `until` (of `time.monotonic`) all
+        runs are stopped without an outcome; they can resume from their last checkpoints."""
 
 
 def execute_all(
@@ -85,30 +86,29 @@ def execute_all(
     watch: Watch = lambda index, progress: None,
     *,
     queue: Queue | None = None,
-    failed: Failed = lambda index, problem: None,
+    failed: OnFailure = lambda index, problem: None,
     fail_fast: bool = False,
 ) -> Iterator[tuple[int, Result]]:
-    """Runs jobs in their folders, and yields each one's number and result as it ends. `queue` says
-    which comes next; by default they come in their order.
+    """Runs jobs in their folders, and yields the number and result of each as it ends. `queue`
+    decides their order; by default they keep the order of the list.
 
-    Everything that can be refused is refused at once, before the first run starts. Afterwards a job
-    that fails does not stop the others: `failed` is told at once, and the first error is raised
-    when all have ended. With `fail_fast` it ends them.
+    Errors that can be found without running are raised before the first run starts. Later, a job
+    that fails does not stop the others: `failed` is called at once, and the first error is raised
+    when all jobs have ended. With `fail_fast`, the first error stops all.
     """
     for job in jobs:
-        probes.check(job.probes)
+        probes.expect_probes(job.probes)
         if not options.resume:
             RunFolder.of(job, options.out).refuse_existing()
-        if job.seed == jobs[0].seed and not options.is_finished(
-            job
-        ):  # other seeds differ in no more
+        # Jobs that differ only in their seeds need one check.
+        if job.seed == jobs[0].seed and not options.is_finished(job):
             executor.check(job)
     outcomes = executor.outcomes(jobs, queue or InOrder(jobs), options, watch)
     return _results(outcomes, failed, fail_fast)
 
 
 def _results(
-    outcomes: Generator[Outcome, None, None], failed: Failed, fail_fast: bool
+    outcomes: Generator[Outcome, None, None], failed: OnFailure, fail_fast: bool
 ) -> Iterator[tuple[int, Result]]:
     failures: list[Exception] = []
     with closing(outcomes):

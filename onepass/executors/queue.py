@@ -1,4 +1,4 @@
-"""Which job comes next: whoever can start one asks a queue at that moment."""
+"""Queues decide which job runs next. An executor asks its queue whenever it can start a job."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Fits = Callable[[Job], bool]
 
 
 class Queue(Protocol):
-    """Jobs by their numbers in the list that is executed, each given out once.
+    """Gives out jobs by their numbers in the executor's list, each once.
 
-    An executor asks whenever it has a place free, and now and then while it has one. When nothing
-    is running every job fits, so None is then taken for the end: nothing will come any more.
+    An executor with a free slot calls `take` at once, and again from time to time. When nothing is
+    running every job fits, so the executor takes a None at that moment for the end of the queue.
     """
 
     def take(self, fits: Fits) -> int | None:
-        """The next job that may start now and for which there is room now, which `fits` says; None
-        if there is none."""
+        """Returns the number of the next job that may start and that `fits`; None if there is no
+        such job now."""
 
     def put_back(self, index: int) -> None:
-        """A job that was taken has failed and is worth another try: `take` may give it again."""
+        """Returns a failed job to the queue for another try."""
 
 
 class InOrder:
-    """The jobs in the order of their list; one for which there is no room is overtaken.
+    """Gives out jobs in the order of their list. Later jobs overtake a job that does not fit.
 
     >>> queue = InOrder([Job("er"), Job("gsa"), Job("er", seed=1)])
     >>> queue.take(lambda job: job.method == "gsa"), queue.take(lambda job: True)
@@ -40,9 +40,9 @@ class InOrder:
         self.jobs, self.waiting = jobs, list(range(len(jobs)))
 
     def take(self, fits: Fits) -> int | None:
-        for place, index in enumerate(self.waiting):
+        for position, index in enumerate(self.waiting):
             if fits(self.jobs[index]):
-                return self.waiting.pop(place)
+                return self.waiting.pop(position)
         return None
 
     def put_back(self, index: int) -> None:

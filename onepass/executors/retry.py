@@ -1,4 +1,4 @@
-"""Which runs that failed are tried again."""
+"""Decides which failed runs get a second try."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from onepass.runs.spec import Job
 
 FailureKind = Literal["memory", "input", "training", "bug", "killed"]
 NO_MEMORY = (TooLargeError, MemoryError, torch.OutOfMemoryError)
-MENDABLE = (OnepassError, OSError)  # by the user
+USER_ERRORS = (OnepassError, OSError)  # errors that the user can correct
 log = logging.getLogger("onepass")
 
 
 class Failure(NamedTuple):
-    """Tells why a run failed in another process; `error` is the class of the error if that is one
-    of ours."""
+    """Why a run failed in another process. `error` is the name of the error's class if onepass
+    defines it."""
 
     kind: FailureKind
     why: str
@@ -29,33 +29,34 @@ class Failure(NamedTuple):
 
 
 def failure_kind(problem: Exception) -> FailureKind:
-    """Returns what sort of failure it is.
+    """Returns what kind of failure an error is.
 
     >>> failure_kind(TooLargeError()), failure_kind(OSError()), failure_kind(ZeroDivisionError())
     ('memory', 'input', 'bug')
     """
     if isinstance(problem, NO_MEMORY):
         return "memory"
-    if isinstance(problem, MENDABLE):
+    if isinstance(problem, USER_ERRORS):
         return "input"
     return "training" if isinstance(problem, TrainingError) else "bug"
 
 
-def in_a_line(problem: Exception) -> str:
-    """With its name: of an error that nobody expected the words alone may say nothing.
+def name_and_message(problem: Exception) -> str:
+    """Returns an error in one line, with its class: the message of an unexpected error may say
+    little without it.
 
-    >>> in_a_line(KeyError("lr"))
+    >>> name_and_message(KeyError("lr"))
     "KeyError: 'lr'"
     """
     return shortened(f"{type(problem).__name__}: {problem}")
 
 
 class Retries:
-    """A run that fails gets a second chance, and goes on after its last checkpoint then: by that
-    time its folder is our own, whether the command said --resume or not.
+    """Gives each failed run at most one second try, from its last checkpoint. The second try always
+    resumes, with or without --resume, because the folder is from our own first try.
 
-    What would only fail again gets none: what the user can mend, and training that has diverged. A
-    run that may have found no memory beside others is tried again when it is alone.
+    Errors that would recur get no second try: those of the user, and training that has diverged. If
+    other runs may have left a run too little RAM or GPU memory, its second try runs alone.
     """
 
     def __init__(self, options: RunOptions) -> None:
@@ -63,22 +64,24 @@ class Retries:
         self.tried: set[str] = set()
         self.alone: set[str] = set()
 
-    def options_for(self, job: Job) -> RunOptions:
+    def run_options(self, job: Job) -> RunOptions:
         return replace(self.options, resume=True) if job.folder_name in self.tried else self.options
 
-    def must_be_alone(self, job: Job) -> bool:
+    def runs_alone(self, job: Job) -> bool:
         return job.folder_name in self.alone
 
-    def again(self, job: Job, kind: FailureKind, why: str, *, crowded: bool = False) -> bool:
-        """Whether a run that has failed is to be tried again. `crowded`: there were others beside
-        it, and they may have left it too little memory."""
+    def should_retry(
+        self, job: Job, kind: FailureKind, why: str, *, had_neighbours: bool = False
+    ) -> bool:
+        """Returns whether to run a failed job again. `had_neighbours`: other runs shared its RAM or
+        GPU, so they may have left it too little."""
         name = job.folder_name
-        hopeful = crowded if kind == "memory" else kind in ("bug", "killed")
-        if name in self.tried or not hopeful:
+        may_succeed = had_neighbours if kind == "memory" else kind in ("bug", "killed")
+        if name in self.tried or not may_succeed:
             return False
         self.tried.add(name)
-        if crowded:
+        if had_neighbours:
             self.alone.add(name)
-        when = ", when no other is running" if crowded else ""
+        when = ", when no other is running" if had_neighbours else ""
         log.warning("%s: %s; it is tried once more%s", name, why, when)
         return True

@@ -1,4 +1,4 @@
-"""One run after another, in this process."""
+"""The executor that runs one job after another in this process."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from functools import partial
 from onepass.evaluation.callbacks.progress import Forwarder, Progress
 from onepass.executors.base import Outcome, RunOptions, Watch
 from onepass.executors.queue import Queue
-from onepass.executors.retry import Retries, failure_kind, in_a_line
-from onepass.runs.resources import Supplies
+from onepass.executors.retry import Retries, failure_kind, name_and_message
+from onepass.runs.resources import RunResources
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
 
 class TimeLimitReached(BaseException):
-    """Stops a run."""
+    """Stops a run at the time limit. A BaseException, because an Exception in a listener only drops
+    the listener."""
 
 
 class Serial:
-    """The learner that is checked is the one that runs, and the data are loaded once."""
+    """Runs jobs one after another. Each run takes the learner that its check has made, and data are
+    loaded once."""
 
     def __init__(self) -> None:
-        self.supplies = Supplies()
+        self.resources = RunResources()
 
     def check(self, job: Job) -> None:
-        self.supplies.check(job)
+        self.resources.prepare(job)
 
     def outcomes(
         self,
@@ -39,23 +41,23 @@ class Serial:
     ) -> Generator[Outcome, None, None]:
         retries = Retries(options)
         while time.monotonic() < until and (index := queue.take(lambda job: True)) is not None:
-            job, forwarder = jobs[index], Forwarder(partial(_tell, watch, until, index))
+            job, forwarder = jobs[index], Forwarder(partial(_forward_or_stop, watch, until, index))
             try:
-                outcome: Result | Exception = retries.options_for(job).run(
-                    job, forwarder, self.supplies
+                outcome: Result | Exception = retries.run_options(job).run(
+                    job, forwarder, self.resources
                 )
             except TimeLimitReached:
                 return
-            except Exception as problem:  # whatever it is, the other runs go on
-                if retries.again(job, failure_kind(problem), in_a_line(problem)):
+            except Exception as problem:  # any error ends this run only
+                if retries.should_retry(job, failure_kind(problem), name_and_message(problem)):
                     queue.put_back(index)
                     continue
                 outcome = problem
             yield index, outcome
 
 
-def _tell(watch: Watch, until: float, index: int, progress: Progress) -> None:
-    """Passes on how far a run is, or stops it if its time is up."""
+def _forward_or_stop(watch: Watch, until: float, index: int, progress: Progress) -> None:
+    """Passes the progress of a run on, or stops the run if its time is up."""
     if time.monotonic() >= until:
         raise TimeLimitReached
     watch(index, progress)

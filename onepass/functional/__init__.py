@@ -1,2 +1,2 @@
-"""Pure functions on tensors: losses, augmentation, views and the measures of gradient imbalance.
-They import only `base`."""
+"""Functions on tensors: losses, augmentation, views and measures of gradient imbalance. They import
+only `base`."""

@@ -1,7 +1,7 @@
-"""Random crops, flips, colours and greys, one draw per sample, batched, from a generator of ours.
+"""Random crops, flips, colour jitter and greyscale on batches, with one draw per sample.
 
-Each is split in two: parameters (drawn) and a pure function of images and parameters, so that
-another library can be given the same parameters.
+Each augmentation has two halves: parameters drawn from an explicit generator, and a pure function
+of images and parameters. So tests can give the same parameters to another library.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 class Crop(NamedTuple):
-    """A window per image in units of half the image, (samples, 2), horizontal first: its size, and
-    its centre's offset to the right and down. A negative size mirrors what is in the window."""
+    """A window per image: its size, and the offset of its centre to the right and down.
+
+    Both are (samples, 2), horizontal first, in units of half the image. A negative size mirrors the
+    window's content.
+    """
 
     size: Tensor
     offset: Tensor
@@ -38,44 +41,45 @@ class Crop(NamedTuple):
 DrawCrops = Callable[[int, torch.Generator], Crop]
 
 
-class WholePixels:
-    """Draws windows of whole pixels inside images of one size, as the published script does: area
-    uniform between two bounds, aspect ratio (as that of the image is 1) log-uniform in 3/4 … 4/3,
-    sides rounded, drawn again until both fit.
+class WholePixelCrops:
+    """Draws windows of whole pixels inside images of one size, as the published script does.
 
-    Area and logarithm of the aspect are uniform exactly where the two sides are, so a window of
-    w x h pixels has the probability of its unit cell's share of the region between the bounds. A
-    table of those takes the place of redrawing.
+    The script draws the area uniformly between two bounds and the aspect ratio (the image's is 1)
+    log-uniformly in 3/4 … 4/3. It rounds the sides and draws again until both fit.
+
+    Area and log aspect are uniform exactly if the two sides are uniform. So a window of w x h
+    pixels has a probability proportional to the area of its cell inside the region of valid sides.
+    A table of these areas replaces the redrawing.
     """
 
     def __init__(
         self, height: int, width: int, area: tuple[float, float], device: torch.device
     ) -> None:
-        share = _shares_of_cells(width, height, area)  # (width, height)
+        share = _cell_areas(width, height, area)  # (width, height)
         total = share[share > 0].cumsum(0)
-        self.up_to = (
-            (total / total[-1]).float().to(device)
-        )  # (n), for each window that can be drawn
+        # cumulative probabilities (n) of the windows that can be drawn
+        self.up_to = (total / total[-1]).float().to(device)
         self.whole = torch.tensor([width, height], dtype=torch.float32, device=device)
         size = (share.nonzero() + 1).float().to(device)  # (n, 2)
-        # a window's centre moves by half pixels, no further than so many either way
+        # the centre moves in half pixels, at most `spare` of them either way
         spare = self.whole - size
-        self.facts = torch.cat([size, -spare, 2 * spare + 1], dim=1)  # (n, 6)
+        # size, least offset, number of positions; two columns each, (n, 6)
+        self.facts = torch.cat([size, -spare, 2 * spare + 1], dim=1)
         self.facts[:, :4] /= self.whole.repeat(2)
 
     def __call__(self, count: int, rng: torch.Generator) -> Crop:
         uniform = torch.rand(3, count, generator=rng, device=rng.device)
         drawn = torch.searchsorted(self.up_to, uniform[0], right=True)
         facts = self.facts.index_select(0, drawn)
-        size, furthest, places = torch.split(facts, 2, dim=1)  # (count, 2) each
-        place = (uniform[1:].T * places).floor()
-        return Crop(size, torch.addcdiv(furthest, place, self.whole))
+        size, least_offset, positions = torch.split(facts, 2, dim=1)  # (count, 2) each
+        position = (uniform[1:].T * positions).floor()
+        return Crop(size, torch.addcdiv(least_offset, position, self.whole))
 
 
-def _shares_of_cells(width: int, height: int, area: tuple[float, float]) -> Tensor:
-    """The area, (width, height), that {(x, y): area_0 < x y < area_1, 3/4 < x / y < 4/3} has in
-    each cell of the sides that are rounded to w and h pixels, x = w / width, y = h / height."""
-    strips = 64  # of each cell; in every strip the lower and upper ends of y are known
+def _cell_areas(width: int, height: int, area: tuple[float, float]) -> Tensor:
+    """Returns the area (width, height) of {(x, y): area_0 < x y < area_1, 3/4 < x / y < 4/3} in
+    each cell of sides that round to w and h pixels, with x = w / width and y = h / height."""
+    strips = 64  # per cell; within a strip, x is constant and y runs from `lower` to `upper`
     x = (torch.arange(width * strips, dtype=torch.float64) + 0.5) / strips + 0.5  # in pixels
     x = x.view(width, strips, 1) / width
     edges = (torch.arange(height + 1, dtype=torch.float64) + 0.5) / height
@@ -85,30 +89,32 @@ def _shares_of_cells(width: int, height: int, area: tuple[float, float]) -> Tens
     return inside.clamp(min=0).sum(dim=1)
 
 
-class Reflected:
-    """Draws windows of the same areas and aspects, of any size and at any place: one may reach past
-    the image by up to 15 % on one side; what lies there is the image's reflection."""
+class ReflectedCrops:
+    """Draws windows of the same areas and aspects with continuous sizes and positions. A window may
+    reach up to 15 % beyond one side of the image, where the image is reflected."""
 
     def __init__(self, area: tuple[float, float]) -> None:
         self.area = area
 
     def __call__(self, count: int, rng: torch.Generator) -> Crop:
-        drawn = _uniform((count,), *self.area, rng)
-        stretch = _uniform((count,), math.log(ASPECT[0]) / 2, math.log(ASPECT[1]) / 2, rng).exp()
+        drawn = _draw_uniform((count,), *self.area, rng)
+        stretch = _draw_uniform(
+            (count,), math.log(ASPECT[0]) / 2, math.log(ASPECT[1]) / 2, rng
+        ).exp()
         side = drawn.sqrt()
         size = torch.stack([side * stretch, side / stretch], dim=1)
-        return Crop(size, _uniform((count, 2), -1.0, 1.0, rng) * (1 - size))
+        return Crop(size, _draw_uniform((count, 2), -1.0, 1.0, rng) * (1 - size))
 
 
 def pixel_centres(height: int, width: int, device: torch.device | str = "cpu") -> Tensor:
-    """(height, width, 2) in units of half the image, horizontal first."""
+    """Returns pixel centres (height, width, 2) in units of half the image, horizontal first."""
     down = (2 * torch.arange(height, device=device) + 1) / height - 1
     right = (2 * torch.arange(width, device=device) + 1) / width - 1
     return torch.stack(torch.meshgrid(right, down, indexing="xy"), dim=-1)
 
 
 def crop(images: Tensor, window: Crop, centres: Tensor) -> Tensor:
-    """Each image's window, enlarged to the image's size (bilinear)."""
+    """Returns each image's window, resized to the image's size (bilinear)."""
     size, offset = (part.to(images.dtype)[:, None, None] for part in window)
     grid = torch.addcmul(offset, centres.to(images.dtype), size)
     return F.grid_sample(
@@ -117,21 +123,25 @@ def crop(images: Tensor, window: Crop, centres: Tensor) -> Tensor:
 
 
 def draw_flips(count: int, rng: torch.Generator) -> Tensor:
-    return _chance(count, FLIP_PROBABILITY, rng)
+    """Draws which images to flip, half of them on average."""
+    return _draw_bernoulli(count, FLIP_PROBABILITY, rng)
 
 
 def flip(window: Crop, chosen: Tensor) -> Crop:
-    """The chosen windows mirrored, left and right: a flip that costs no pass over the images."""
+    """Returns the windows with the chosen ones mirrored left to right, which flips the images when
+    they are cropped, at no further cost."""
     width, height = window.size.unbind(dim=1)
     return Crop(torch.stack([torch.where(chosen, -width, width), height], dim=1), window.offset)
 
 
 def draw_greys(count: int, rng: torch.Generator, probability: float = GREY_PROBABILITY) -> Tensor:
-    return _chance(count, probability, rng)
+    """Draws which images to turn grey."""
+    return _draw_bernoulli(count, probability, rng)
 
 
 def grey(images: Tensor, chosen: Tensor) -> Tensor:
-    """The chosen images by their luma, in three equal channels; greyscale images stay."""
+    """Returns the images with the chosen ones replaced by their luma, in three equal channels.
+    Images without three channels are unchanged."""
     if images.shape[1] != 3:
         return images
     red, green, blue = torch.split(images, 1, dim=1)
@@ -142,7 +152,7 @@ def grey(images: Tensor, chosen: Tensor) -> Tensor:
 def crop_grey(
     images: Tensor, rng: torch.Generator, centres: Tensor, draw_crops: DrawCrops
 ) -> Tensor:
-    """The paper's augmentation, with the parameter values of its released code."""
+    """Applies the augmentation of the GSA paper, with the values of its released code."""
     cropped = crop(images, draw_crops(len(images), rng), centres)
     return grey(cropped, draw_greys(len(images), rng))
 
@@ -150,7 +160,7 @@ def crop_grey(
 def crop_grey_flip(
     images: Tensor, rng: torch.Generator, centres: Tensor, draw_crops: DrawCrops
 ) -> Tensor:
-    """The augmentation of OCM's released code for CIFAR and TinyImageNet."""
+    """Applies the augmentation of OCM's released code for CIFAR and TinyImageNet."""
     count = len(images)
     window = flip(draw_crops(count, rng), draw_flips(count, rng))
     cropped = crop(images, window, centres)
@@ -158,8 +168,8 @@ def crop_grey_flip(
 
 
 class Jitter(NamedTuple):
-    """Per image: what is added to all pixels, what they are multiplied by, what saturation is
-    multiplied by, and by how much of a full turn the hue moves."""
+    """Colour changes per image: an amount added to all pixels, a factor on all pixels, a factor on
+    the saturation, and a shift of the hue as a fraction of a full turn."""
 
     brightness: Tensor
     contrast: Tensor
@@ -168,27 +178,28 @@ class Jitter(NamedTuple):
 
 
 def draw_jitter(count: int, rng: torch.Generator) -> Jitter:
-    """Each uniform, in -0.4 … 0.4, 0.6 … 1.4, 0.6 … 1.4 and -0.1 … 0.1; one image in five stays."""
-    chosen = _chance(count, JITTER_PROBABILITY, rng)
-    brightness, contrast, saturation, hue = _uniform((4, count), -1.0, 1.0, rng) * chosen
+    """Draws each change uniformly: brightness in -0.4 … 0.4, contrast and saturation in 0.6 … 1.4,
+    hue in -0.1 … 0.1. One image in five stays unchanged."""
+    chosen = _draw_bernoulli(count, JITTER_PROBABILITY, rng)
+    brightness, contrast, saturation, hue = _draw_uniform((4, count), -1.0, 1.0, rng) * chosen
     return Jitter(
         JITTER * brightness, 1 + JITTER * contrast, 1 + JITTER * saturation, HUE_JITTER * hue
     )
 
 
 def brighten(images: Tensor, amount: Tensor) -> Tensor:
-    """Pixels in [0, 1] plus an amount."""
+    """Returns pixels plus an amount per image, clipped to [0, 1]."""
     return (images + amount.view(-1, 1, 1, 1)).clamp(0, 1)
 
 
-def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Pixels in [0, 1] times a factor."""
+def scale_contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Returns pixels times a factor per image, clipped to [0, 1]."""
     return (images * factor.view(-1, 1, 1, 1)).clamp(0, 1)
 
 
 def tint(images: Tensor, saturation: Tensor, turn: Tensor) -> Tensor:
-    """In the coordinates hue, saturation and value: saturation times a factor (up to 1), and the
-    hue moved by a part of its circle. Images without three channels stay.
+    """Returns images with the saturation of HSV scaled (up to 1) and the hue shifted by a fraction
+    of its circle. Images without three channels are unchanged.
 
     With the hue h in sixths, the spread s = value - least channel and k = h + 5, 3, 1 (modulo 6),
     red, green and blue are value - s clamp(min(k, 4 - k), 0, 1).
@@ -197,7 +208,7 @@ def tint(images: Tensor, saturation: Tensor, turn: Tensor) -> Tensor:
         return images
     value, brightest = images.max(dim=1, keepdim=True)
     spread = value - images.amin(dim=1, keepdim=True)
-    lead = images.roll(-1, dims=1) - images.roll(-2, dims=1)  # green - blue and so on, in a circle
+    lead = images.roll(-1, dims=1) - images.roll(-2, dims=1)  # g - b, b - r, r - g
     sixths = lead.gather(1, brightest) / spread.clamp(min=torch.finfo(images.dtype).tiny)
     shift = 6 * turn.view(-1, 1) + torch.arange(5, 0, -2, device=images.device)
     k = (sixths.add(brightest, alpha=2) + shift[:, :, None, None]) % 6
@@ -206,19 +217,19 @@ def tint(images: Tensor, saturation: Tensor, turn: Tensor) -> Tensor:
 
 
 def jitter(images: Tensor, drawn: Jitter) -> Tensor:
-    """Brightness, contrast, saturation, hue, in this order."""
-    lit = contrast(brighten(images, drawn.brightness), drawn.contrast)
+    """Applies brightness, contrast, saturation and hue, in this order."""
+    lit = scale_contrast(brighten(images, drawn.brightness), drawn.contrast)
     return tint(lit, drawn.saturation, drawn.hue)
 
 
-def contrastive(
+def contrastive_view(
     images: Tensor, rng: torch.Generator, centres: Tensor, draw_crops: DrawCrops
 ) -> Tensor:
-    """The second view of contrastive replay (SCR), of pixels in [0, 1]: crop, flip, jitter, grey.
+    """Applies crop, flip, jitter and grey to pixels in [0, 1]: the second view of SCR.
 
-    Brightness adds, contrast multiplies, saturation and hue are those of HSV, as in the library of
-    its authors (kornia 0.4.1). That one draws the order of these four anew for each batch, where
-    here it is fixed.
+    Brightness adds, contrast multiplies, and saturation and hue are those of HSV, as in kornia
+    0.4.1, which SCR's authors use. kornia draws a new order of these four for each batch; here the
+    order is fixed.
     """
     count = len(images)
     window = flip(draw_crops(count, rng), draw_flips(count, rng))
@@ -226,9 +237,10 @@ def contrastive(
     return grey(jittered, draw_greys(count, rng))
 
 
-def _chance(count: int, probability: float, rng: torch.Generator) -> Tensor:
+def _draw_bernoulli(count: int, probability: float, rng: torch.Generator) -> Tensor:
+    """Draws a mask (count) whose entries are true with this probability."""
     return torch.rand(count, generator=rng, device=rng.device) < probability
 
 
-def _uniform(shape: tuple[int, ...], low: float, high: float, rng: torch.Generator) -> Tensor:
+def _draw_uniform(shape: tuple[int, ...], low: float, high: float, rng: torch.Generator) -> Tensor:
     return torch.empty(shape, device=rng.device).uniform_(low, high, generator=rng)

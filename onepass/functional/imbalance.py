@@ -1,7 +1,7 @@
-"""P, N, PN and A-PN, how far the gradients on each class's logit are out of balance; w and v, the
-weights that GSA makes of them.
+"""P, N, PN and A-PN, which measure the imbalance of the gradients on each class's logit; w and v,
+the weights that GSA computes from them.
 
-For a sample k of class y the cross-entropy gradient on logit c is p_k^c - 1[c = y]. Over the
+For a sample k of class y_k, the cross-entropy gradient on logit c is p_k^c - 1[c = y_k]. Over all
 samples trained within task t (stream and replay),
 
     S+(t, c) = sum_k p_k^c 1[y_k != c]            pushes the logit down
@@ -12,10 +12,12 @@ samples trained within task t (stream and replay),
     PN(t, t') = sum_{c in L(t')} S+(t, c) / sum_{c in L(t')} S-(t, c)    eq. (5), per task
     w_c = 2 / (1 + exp A-PN(c)),   v_c = -1 / PN(t, c)          eq. (13)
 
-Balance is -1; below it a class is being suppressed, above it boosted. Departure from the paper's
-letter: eq. (3) divides the sums of task r by its number of samples. That cancels in PN; in A-PN
-it would weigh each task by 1 / n_r, and n_r of the running task is not known online. The paper's
-words (new gradients are added to the running sums) and its code both use raw sums; so do we.
+PN is -1 in balance. Below -1 a class is suppressed, above -1 it is boosted.
+
+Departure from the paper: eq. (3) divides the sums of task r by its number of samples n_r. The
+division cancels in PN. In A-PN it would weight each task by 1 / n_r, and n_r of the running task is
+unknown online. The paper's text (new gradients are added to the running sums) and its code use raw
+sums, and so do we.
 """
 
 from __future__ import annotations
@@ -28,59 +30,65 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.devices import finest
+from onepass.base.devices import widest_float
 from onepass.base.parts import Output, StatefulPart
 
-BALANCED_W = 2 / (1 + math.exp(-1))  # A-PN is -1
+BALANCED_W = 2 / (1 + math.exp(-1))  # w at A-PN = -1
 
 
 def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """The positive and the negative gradient of each sample on each logit, (n, C) both; the softmax
-    runs over the classes seen. Every sample's gradients add up to zero."""
-    logits = output.logits.to(finest(seen.device)).masked_fill(~seen, -torch.inf)
+    """Returns the positive and the negative gradient of each sample on each logit, both (n, C). The
+    softmax runs over the classes seen. The gradients of a sample sum to zero."""
+    logits = output.logits.to(widest_float(seen.device)).masked_fill(~seen, -torch.inf)
     own = output.y.unsqueeze(1)  # (n, 1)
-    # p of every class but the own                                                (n, C)
+    # p of every class except the sample's own, (n, C)
     others = logits.softmax(dim=1).scatter(1, own, 0) * output.weight.unsqueeze(1)
-    to_own = others.sum(dim=1, keepdim=True)  # 1 - p_y, which would cancel for a sure sample
+    to_own = others.sum(dim=1, keepdim=True)  # 1 - p_y as a sum: 1 - p_y rounds to 0 as p_y nears 1
     return others, torch.zeros_like(others).scatter(1, own, -to_own)
 
 
 class Balance(StatefulPart):
-    """Running sums of the two gradient parts for every class, of this task and of all."""
+    """Running sums of the positive and negative gradients of every class, over this task and over
+    all tasks; `sums` is (task or all, positive or negative, C)."""
 
     tensors: ClassVar[tuple[str, ...]] = ("sums", "samples", "updates")
 
     def __init__(self, capacity: int, device: torch.device) -> None:
-        self.sums = torch.zeros(2, 2, capacity, dtype=finest(device), device=device)
-        self.samples = torch.zeros((), dtype=finest(device), device=device)
+        self.sums = torch.zeros(2, 2, capacity, dtype=widest_float(device), device=device)
+        self.samples = torch.zeros((), dtype=widest_float(device), device=device)
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
 
     @property
     def task_positive(self) -> Tensor:
+        """S+(t, c) of the running task, (C)."""
         return self.sums[0, 0]
 
     @property
     def task_negative(self) -> Tensor:
+        """S-(t, c) of the running task, (C)."""
         return self.sums[0, 1]
 
     @property
     def positive(self) -> Tensor:
+        """The sum of S+ over all tasks, (C)."""
         return self.sums[1, 0]
 
     @property
     def negative(self) -> Tensor:
+        """The sum of S- over all tasks, (C)."""
         return self.sums[1, 1]
 
     def update(self, outputs: Sequence[Output], seen: Tensor) -> Tensor:
-        """Adds the gradients of these samples, and gives them: positive and negative, (2, n, C)."""
+        """Adds the gradients of these samples to the sums and returns them: positive and negative,
+        (2, n, C)."""
         self.updates += 1
         if not outputs:
             return torch.zeros(2, 0, len(seen), dtype=self.sums.dtype, device=seen.device)
         together = Output.of_all(outputs).detach()
         gradients = torch.stack(logit_gradients(together, seen))  # (2, n, C)
         sizes = [len(output.y) for output in outputs]
-        for of_one in torch.split(gradients, sizes, dim=1):
-            self.sums += of_one.sum(dim=1)
+        for gradient in torch.split(gradients, sizes, dim=1):  # (2, n_i, C) of one output
+            self.sums += gradient.sum(dim=1)
         self.samples += together.weight.sum()
         return gradients
 
@@ -93,32 +101,32 @@ class Balance(StatefulPart):
         self.sums = F.pad(self.sums, (0, rows - self.sums.shape[2]))
 
     def p(self) -> Tensor:
-        """P(t, c), eq. (3): the mean positive gradient over all samples of this task, stream and
-        replay; the paper's n^t is read as n^{t,r}."""
+        """Returns P(t, c), eq. (3): the mean positive gradient over all samples of this task,
+        stream and replay. We read the paper's n^t as n^{t,r}."""
         return self.task_positive / self.samples
 
     def n(self) -> Tensor:
-        """N(t, c), eq. (3): the mean negative gradient, likewise."""
+        """Returns N(t, c), eq. (3): the mean negative gradient over the same samples."""
         return self.task_negative / self.samples
 
     def pn(self) -> Tensor:
-        """PN(t, c): not a number where a class has had no gradient in this task, minus infinity
-        where it has had no negative one."""
-        return _rate(self.task_positive, self.task_negative)
+        """Returns PN(t, c): NaN for a class without gradients in this task, minus infinity for one
+        without negative gradients."""
+        return _ratio(self.task_positive, self.task_negative)
 
     def a_pn(self) -> Tensor:
-        """A-PN(c), from the class's first task to now."""
-        return _rate(self.positive, self.negative)
+        """Returns A-PN(c), from the class's first task to now."""
+        return _ratio(self.positive, self.negative)
 
     def task_pn(self, group: Sequence[int]) -> Tensor:
-        """PN(t, t') of a group of classes (as rows) in the running task t."""
+        """Returns PN(t, t') of a group of classes (rows of the head) in the running task t."""
         rows = torch.as_tensor(group, device=self.positive.device)
-        return _rate(self.task_positive[rows].sum(), self.task_negative[rows].sum())
+        return _ratio(self.task_positive[rows].sum(), self.task_negative[rows].sum())
 
 
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
-    """Returns w of eq. (13), from S+ and S- over all tasks: between 1 and 2, and that of balance
-    where both sums are 0.
+    """Returns w of eq. (13) from S+ and S- over all tasks. It lies between 1 and 2, and is that of
+    balance if both sums are 0.
 
     >>> class_weight(torch.tensor([0.0, 1.0, 2.0, 0.0]), -torch.tensor([1.0, 1.0, 1.0, 0.0]))
     tensor([1.0000, 1.4621, 1.7616, 1.4621])
@@ -128,8 +136,8 @@ def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
-    """Returns log v of eq. (13), log |S-| - log S+, from the sums of this task; v is 1 where S+ is
-    0. A difference of logarithms, since the quotient overflows where rounding alone makes S+.
+    """Returns log v of eq. (13), log |S-| - log S+, from the sums of this task; v is 1 if S+ is 0.
+    The quotient itself would overflow if S+ consists of rounding errors.
 
     >>> log_class_scale(torch.tensor([1.0, 0.5, 0.0]), -torch.tensor([1.0, 1.0, 1.0])).exp()
     tensor([1., 2., 1.])
@@ -138,10 +146,10 @@ def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
     return log_v.nan_to_num(nan=0, posinf=0, neginf=-torch.inf)
 
 
-def _rate(positive: Tensor, negative: Tensor) -> Tensor:
-    """positive / negative, also of a negative sum of nothing: that is a zero with the other sign.
+def _ratio(positive: Tensor, negative: Tensor) -> Tensor:
+    """Returns positive / negative. An empty negative sum is +0, but the ratio must be -inf there.
 
-    >>> _rate(torch.tensor([1.0, 1.0, 0.0]), torch.tensor([-2.0, 0.0, 0.0])).tolist()
+    >>> _ratio(torch.tensor([1.0, 1.0, 0.0]), torch.tensor([-2.0, 0.0, 0.0])).tolist()
     [-0.5, -inf, nan]
     """
     return -(positive / negative.abs())

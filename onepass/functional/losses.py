@@ -1,4 +1,7 @@
-"""Losses: pure functions of logits, or of unit features."""
+"""Losses: pure functions of logits or of unit features.
+
+A loss with `sample` in its name returns a value per sample (n); the others return a weighted mean.
+"""
 
 from __future__ import annotations
 
@@ -10,57 +13,57 @@ from onepass.base.parts import Output
 
 
 def one_hot(y: Tensor, classes: int) -> Tensor:
-    """A mask (samples, classes) that is true at each sample's own class."""
+    """Returns a mask (n, C) that is true at each sample's own class."""
     return y.unsqueeze(1) == torch.arange(classes, device=y.device)
 
 
 def sample_cross_entropy(out: Output, among: Tensor) -> Tensor:
-    """Of each sample (n), -log of e^{o_y} / sum e^{o_c} over the classes `among` (a mask) and y
-    itself.
+    """Returns -log(e^{o_y} / sum_c e^{o_c}) of each sample (n), where c runs over the classes
+    `among` (a mask) and y itself.
 
     >>> even = Output(torch.zeros(1, 3), torch.tensor([0]), torch.ones(1))
     >>> sample_cross_entropy(even, torch.tensor([True, True, False]))
     tensor([0.6931])
     """
-    return sample_cross_entropy_against(out, among.log())
+    return scaled_sample_cross_entropy(out, among.log())
 
 
-def sample_cross_entropy_against(out: Output, log_scale: Tensor) -> Tensor:
-    """Of each sample (n), -log of e^{o_y} / (e^{o_y} + sum_{c != y} e^{o_c + log_scale_c}), with
-    scales (C) for all samples or (n, C) for each.
+def scaled_sample_cross_entropy(out: Output, log_scale: Tensor) -> Tensor:
+    """Returns -log(e^{o_y} / (e^{o_y} + sum_{c != y} e^{o_c + log_scale_c})) of each sample (n);
+    the scales are (C), or (n, C) to differ between samples.
 
-    The own class takes part unscaled, so the value is finite for any finite logits, however many of
-    the scales are minus infinity (the logarithm of a mask).
+    The sample's own class is unscaled. So the loss is finite for finite logits even if every scale
+    is minus infinity (the logarithm of a mask).
     """
     others = log_scale.expand_as(out.logits).scatter(1, out.y.unsqueeze(1), 0)  # (n, C)
     return F.cross_entropy(out.logits + others, out.y, reduction="none")
 
 
-def sample_cross_entropies_against(out: Output, log_scales: Tensor) -> Tensor:
-    """The same for several scales (k, n, C) at once, (k, n)."""
+def scaled_sample_cross_entropies(out: Output, log_scales: Tensor) -> Tensor:
+    """Returns `scaled_sample_cross_entropy` for several scales (k, n, C) at once, as (k, n)."""
     y = out.y.expand(log_scales.shape[:2])  # (k, n)
     logits = out.logits + log_scales.scatter(2, y.unsqueeze(2), 0)  # (k, n, C)
     return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
 
 
-def fractions(weight: Tensor) -> Tensor:
-    """Weights that add up to 1; all 0 where nothing has weight."""
+def normalised_weights(weight: Tensor) -> Tensor:
+    """Returns the weights divided by their sum; all 0 if no sample has weight."""
     return weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def mean(values: Tensor, weight: Tensor) -> Tensor:
-    """The weighted mean; 0 where nothing has weight."""
-    return torch.dot(values, fractions(weight.to(values.dtype)))
+    """Returns the weighted mean; 0 if no sample has weight."""
+    return torch.dot(values, normalised_weights(weight.to(values.dtype)))
 
 
 def cross_entropy(out: Output, among: Tensor) -> Tensor:
-    """Mean cross-entropy with the softmax over the classes `among` (a mask)."""
+    """Returns the mean cross-entropy with the softmax over the classes `among` (a mask)."""
     return mean(sample_cross_entropy(out, among), out.weight)
 
 
 def distillation(out: Output, taught: Tensor, among: Tensor, temperature: float) -> Tensor:
-    """T^2 times the mean of KL(softmax(taught / T) || softmax(o / T)) over the classes `among` (a
-    mask); 0 where there is none of them.
+    """Returns T^2 times the mean of KL(softmax(taught / T) || softmax(o / T)) over the classes
+    `among` (a mask), with the teacher's logits `taught` (n, C); 0 if the mask is empty.
 
     >>> among, taught = torch.tensor([True, True, False]), torch.tensor([[0.0, 0.0, 9.0]])
     >>> sure = Output(torch.tensor([[2.0, 0.0, 5.0]]), torch.tensor([2]), torch.ones(1))
@@ -70,7 +73,7 @@ def distillation(out: Output, taught: Tensor, among: Tensor, temperature: float)
     absent = ~among
     own = (out.logits / temperature).masked_fill(absent, -torch.inf).log_softmax(dim=1)
     theirs = (taught / temperature).masked_fill(absent, -torch.inf).log_softmax(dim=1)
-    # an absent class has probability 0 in both and adds nothing; its -inf must not meet the 0
+    # an absent class has probability 0 in both and adds nothing, but 0 * -inf would be NaN
     gap = (theirs - own).masked_fill(absent, 0)
     divergence = (theirs.exp().masked_fill(absent, 0) * gap).sum(dim=1)  # (n)
     return temperature**2 * mean(divergence, out.weight)
@@ -79,22 +82,23 @@ def distillation(out: Output, taught: Tensor, among: Tensor, temperature: float)
 def supervised_contrastive(
     z: Tensor, y: Tensor, weight: Tensor, temperature: float, anchors: Tensor | None = None
 ) -> Tensor:
-    """Mean over anchors i of -1/|P(i)| sum_{p in P(i)} log [e^{z_i z_p/t}
-    / sum_{a != i} e^{z_i z_a/t}],
+    """Returns the mean over anchors i of
+    -1/|P(i)| sum_{p in P(i)} log [e^{z_i z_p/t} / sum_{a != i} e^{z_i z_a/t}],
     where P(i) are the other samples of i's class.
 
-    `z` has unit rows. Samples of weight 0 are neither anchors nor compared with; an anchor without
-    a positive adds nothing. `anchors` are weights of their own, where only some samples are.
+    `z` (n, d) has unit rows. Samples of weight 0 are neither anchors nor contrasted with. An anchor
+    without a positive adds nothing. `anchors` (n) are further weights, if only some samples are
+    anchors.
 
     >>> same = torch.ones(4, 1)
     >>> float(supervised_contrastive(same, torch.tensor([0, 0, 1, 1]), torch.ones(4), 0.1).exp())
     3.0
     """
     others = (weight > 0) & ~torch.eye(len(y), dtype=torch.bool, device=y.device)
-    # z_i z_a / t for all pairs; -inf takes a pair out of the softmax           (n, n)
+    # z_i z_a / t for all pairs (n, n); -inf takes a pair out of the softmax
     similarity = (z @ z.T / temperature).masked_fill(~others, -torch.inf)
     positives = others & (y.unsqueeze(1) == y)
-    log_prob = similarity.log_softmax(dim=1).masked_fill(~positives, 0)  # at positives only  (n, n)
+    log_prob = similarity.log_softmax(dim=1).masked_fill(~positives, 0)  # (n, n)
     count = positives.sum(dim=1)
     per_anchor = -log_prob.sum(dim=1) / count.clamp(min=1)
     return mean(per_anchor, (weight if anchors is None else weight * anchors) * (count > 0))

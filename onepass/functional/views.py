@@ -1,4 +1,4 @@
-"""From raw samples to what the network sees: normalised, augmented, perhaps mirrored."""
+"""Views: raw samples normalised, mirrored if wanted, and augmented for training."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from onepass.functional.augment import (
     CONTRASTIVE_AREA,
     FLIPPED_AREA,
     DrawCrops,
-    Reflected,
-    WholePixels,
-    contrastive,
+    ReflectedCrops,
+    WholePixelCrops,
+    contrastive_view,
     crop_grey,
     crop_grey_flip,
     pixel_centres,
 )
 
-Named = Literal["crop-grey", "crop-grey-reflected", "crop-grey-flip", "contrastive", "none"]
-Own = Callable[[Tensor, torch.Generator], Tensor]
-Augment = Named | Own
+BuiltInAugment = Literal[
+    "crop-grey", "crop-grey-reflected", "crop-grey-flip", "contrastive", "none"
+]
+AugmentFunction = Callable[[Tensor, torch.Generator], Tensor]
+Augment = BuiltInAugment | AugmentFunction
 AREAS = {"contrastive": CONTRASTIVE_AREA, "crop-grey-flip": FLIPPED_AREA}
 
 
 class Views:
-    """`normalise` is for predicting, calling it is for training: augmentation is drawn anew at
-    every call.
+    """Makes the network's inputs from raw samples.
 
-    A network that brings its own `preprocess` has it in place of mean and std, before augmentation.
+    `normalise` is for prediction. Calling the object is for training: each call draws a new
+    augmentation. If the network has its own `preprocess`, it replaces mean and std and runs before
+    the augmentation.
     """
 
     def __init__(
@@ -48,21 +51,21 @@ class Views:
     ) -> None:
         device = rng.device
         self.preprocess = preprocess
-        if preprocess is not None:  # what is augmented and mirrored is what comes out of it
+        if preprocess is not None:  # augmentation and mirroring work on its output
             shape = tuple(preprocess(torch.zeros(1, *shape, device=device)).shape[1:])
             mean = std = None
         images = len(shape) == 3
         self.augment = augment if images or callable(augment) else "none"
         if self.augment == "contrastive" and preprocess is not None:
             raise InputError(
-                "augment 'contrastive' changes the colours of pixels, and this net's preprocessing "
-                "does not give them back: choose 'crop-grey' or 'none'"
+                "augment 'contrastive' changes the colours of pixels, which cannot be recovered "
+                "after this network's preprocessing: choose 'crop-grey' or 'none'"
             )
         self.per_sample = 2 if mirror and images else 1
         self.rng = rng
-        self.white = torch.tensor(255.0, dtype=torch.float32)  # of a pixel, whatever floats are
+        self.white = torch.tensor(255.0, dtype=torch.float32)  # whatever torch's default dtype is
         self.centres = pixel_centres(shape[1], shape[2], device) if images else None
-        self.draw_crops = _windows(self.augment, shape, device)
+        self.draw_crops = _crop_sampler(self.augment, shape, device)
         self.mean = self.std = self.scale = self.shift = None
         if mean is not None and std is not None:
             self.mean = _per_channel("mean", mean, shape, device)
@@ -71,7 +74,7 @@ class Views:
             self.shift = -self.mean * self.scale
 
     def normalise(self, x: Tensor) -> Tensor:
-        """(x - mean) / std, or what the network's own preprocessing makes of x."""
+        """Returns (x - mean) / std, or the network's own preprocessing of x."""
         inputs = x / self.white if x.dtype == torch.uint8 else x
         if self.preprocess is not None:
             return self.preprocess(inputs)
@@ -80,59 +83,60 @@ class Views:
         return torch.addcmul(self.shift, inputs, self.scale)
 
     def pixels(self, inputs: Tensor) -> Tensor:
-        """Normalised inputs as they were."""
+        """Returns the pixels of normalised inputs: the inverse of `normalise` with mean and std."""
         if self.mean is None or self.std is None:
             return inputs
         return torch.addcmul(self.mean, inputs, self.std)
 
     def plain(self, x: Tensor) -> Tensor:
-        """Each sample normalised, and, where they are mirrored, the mirror images of all behind."""
+        """Returns normalised samples, followed by their mirror images if samples are mirrored."""
         inputs = self.normalise(x)
         return torch.cat([inputs, inputs.flip(3)]) if self.per_sample == 2 else inputs
 
     def augmented(self, inputs: Tensor) -> Tensor:
-        """Normalised inputs, augmented; colours are changed as pixels in [0, 1]."""
+        """Returns augmented normalised inputs. Colours are changed as pixels in [0, 1]."""
         if callable(self.augment):
             return self._by_function(self.augment, inputs)
         if self.centres is None or self.draw_crops is None:
             return inputs
         drawn = self.rng, self.centres, self.draw_crops
         if self.augment == "contrastive":
-            return self.normalise(contrastive(self.pixels(inputs), *drawn))
+            return self.normalise(contrastive_view(self.pixels(inputs), *drawn))
         if self.augment == "crop-grey-flip":
             return crop_grey_flip(inputs, *drawn)
         return crop_grey(inputs, *drawn)
 
-    def _by_function(self, function: Own, inputs: Tensor) -> Tensor:
-        """The user's own function is given samples as they were before mean and std (or as the
-        network's own preprocessing left them), and copies: it may work in place."""
+    def _by_function(self, function: AugmentFunction, inputs: Tensor) -> Tensor:
+        """Augments by the user's function, which gets copies and so may work in place. It gets
+        samples before mean and std, or the output of the network's own preprocessing."""
         given = self.pixels(inputs)
         given = given.clone() if given is inputs else given
         shape, dtype = given.shape, given.dtype
         made = function(given, self.rng)
         if not isinstance(made, Tensor) or (made.shape, made.dtype) != (shape, dtype):
             what = f"{made.dtype} {tuple(made.shape)}" if isinstance(made, Tensor) else type(made)
-            raise InputError(f"augment must give {dtype} {tuple(shape)} again, but it gave {what}")
+            raise InputError(f"augment must return {dtype} {tuple(shape)}, but it returned {what}")
         return made if self.preprocess is not None else self.normalise(made)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Each sample augmented, and its mirror image by draws of its own."""
+        """Returns augmented samples, followed by their mirror images (augmented by other draws) if
+        samples are mirrored."""
         return self.augmented(self.plain(x))
 
     def cut(self, rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """Rows for the views of consecutive batches, batch by batch: the mirror images, which lie
-        behind all samples, go with their own batch."""
+        """Splits rows for the views of several batches into one tensor for each batch. The mirror
+        images follow all samples, so each batch takes its rows from both halves."""
         if self.per_sample == 1:
             return list(rows.split_with_sizes(list(sizes)))
         by_copy = rows.view(self.per_sample, -1, *rows.shape[1:])
         return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
 
 
-def expect_colours(augment: Augment, samples: Tensor) -> None:
-    """Refuses float images that are not pixels in [0, 1] where colours will be changed."""
+def expect_pixels(augment: Augment, samples: Tensor) -> None:
+    """Raises an InputError for float images outside [0, 1] if colours are going to be changed."""
     if augment != "contrastive" or samples.dtype == torch.uint8 or samples.ndim != 4:
         return
-    low, high = (float(end) for end in samples.aminmax())
+    low, high = (float(extreme) for extreme in samples.aminmax())
     if low < 0 or high > 1:
         raise InputError(
             "augment 'contrastive' changes the colours of pixels between 0 and 1, and x has values "
@@ -141,20 +145,24 @@ def expect_colours(augment: Augment, samples: Tensor) -> None:
 
 
 def can_be_captured(augment: Augment) -> bool:
-    """Whether a graph may hold it: of a function, only if that says so."""
+    """Returns whether a CUDA graph can capture the augmentation; a user's function must say so by
+    an attribute `capturable`."""
     return isinstance(augment, str) or bool(getattr(augment, "capturable", False))
 
 
-def _windows(augment: Augment, shape: tuple[int, ...], device: torch.device) -> DrawCrops | None:
+def _crop_sampler(
+    augment: Augment, shape: tuple[int, ...], device: torch.device
+) -> DrawCrops | None:
+    """Returns the function that draws the windows of a built-in augmentation, if it crops."""
     if augment == "none" or not isinstance(augment, str):
         return None
     if augment == "crop-grey-reflected":
-        return Reflected(AREA)
-    return WholePixels(shape[1], shape[2], AREAS.get(augment, AREA), device)
+        return ReflectedCrops(AREA)
+    return WholePixelCrops(shape[1], shape[2], AREAS.get(augment, AREA), device)
 
 
 def mean_over_views(values: Tensor, samples: int) -> Tensor:
-    """For each of so many samples the mean of what its views have."""
+    """Returns the mean over the views of each sample, from values of all views."""
     if len(values) == samples:
         return values
     return values.view(-1, samples, *values.shape[1:]).mean(dim=0)
@@ -163,6 +171,8 @@ def mean_over_views(values: Tensor, samples: int) -> Tensor:
 def _per_channel(
     name: str, values: tuple[float, ...], shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
+    """Returns the values as a tensor that broadcasts over samples: (C, 1, 1) for images, (d) for
+    vectors. Raises an InputError for a wrong number of them."""
     if len(values) not in (1, shape[0]):
         what = "channels" if len(shape) == 3 else "features"
         raise InputError(f"{name} has {len(values)} values, but samples have {shape[0]} {what}")

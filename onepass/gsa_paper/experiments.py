@@ -17,11 +17,17 @@ from onepass.sweeps.sweep_file import PlannedRun
 
 # In this order: of runs that two of them share, those that are watched by probes come first.
 EXPERIMENTS = ("fig1", "fig3", "fig7", "loss-curves", "table1", "ablations", "streams")
-MEMORY = {"digits": 100, "mnist": 500, "cifar10": 500, "cifar100": 1000, "tiny-imagenet": 4000}
+MEMORY_SIZES = {
+    "digits": 100,
+    "mnist": 500,
+    "cifar10": 500,
+    "cifar100": 1000,
+    "tiny-imagenet": 4000,
+}
 COSTLY = ("ocm", "ocm-gsa")  # one of them takes as long as all others together
 
 
-def runs(
+def plan_runs(
     dataset: str,
     *,
     seeds: int = 1,
@@ -33,8 +39,8 @@ def runs(
     found = {}
     for priority, name in enumerate(EXPERIMENTS):
         file = _file(name, dataset)
-        planned = sweep_file.read(file, device=device, data_root=data_root)
-        jobs = _on(dataset, [one.job for one in planned])
+        planned = sweep_file.read_sweep_file(file, device=device, data_root=data_root)
+        jobs = _on_dataset(dataset, [one.job for one in planned])
         wanted = [job for job in jobs if job.seed < seeds and (costly or job.method not in COSTLY)]
         found[name] = sweep_file.without_repeats([PlannedRun(job, priority) for job in wanted])
     return found
@@ -49,18 +55,18 @@ def _file(name: str, dataset: str) -> Path:
     return own if own.exists() else folder / f"{name}.toml"
 
 
-def _on(dataset: str, jobs: Sequence[Job]) -> list[Job]:
+def _on_dataset(dataset: str, jobs: Sequence[Job]) -> list[Job]:
     if own := [job for job in jobs if job.dataset == dataset]:
         # section 4 of the paper keeps 1000 of TinyImageNet too, which its tables do not have
-        return [job for job in own if job.memory == MEMORY[dataset]] or own
-    return [_moved(job, dataset) for job in jobs if job.dataset == jobs[0].dataset]
+        return [job for job in own if job.memory == MEMORY_SIZES[dataset]] or own
+    return [_move(job, dataset) for job in jobs if job.dataset == jobs[0].dataset]
 
 
-def _moved(job: Job, dataset: str) -> Job:
+def _move(job: Job, dataset: str) -> Job:
     """In full precision on small images, which gain nothing from less, and have no GPU to ask
     for."""
     small = dataset in ("digits", "mnist")
     settings = {
         name: value for name, value in job.settings.items() if not (small and name == "precision")
     }
-    return replace(job, dataset=dataset, memory=MEMORY[dataset], settings=settings)
+    return replace(job, dataset=dataset, memory=MEMORY_SIZES[dataset], settings=settings)

@@ -19,14 +19,13 @@ from matplotlib.ticker import MaxNLocator
 
 from onepass.base.errors import InputError, OnepassError, RunError
 from onepass.base.fileio import write_text
-from onepass.base.settings import as_text
-from onepass.base.text import plain
-from onepass.gsa_paper import claims as evidence
-from onepass.gsa_paper import proposition
+from onepass.base.settings import format_setting
+from onepass.base.text import printable
+from onepass.gsa_paper import claims, proposition
 from onepass.gsa_paper.claims import Claim, Observation, Trio
-from onepass.gsa_paper.rates import Course, mean_of_numbers, was_watched
-from onepass.report.figures import STYLE, check_suffix, named_groups, save
-from onepass.report.rows import told_apart
+from onepass.gsa_paper.rates import GradientRates, has_probe_lines, mean_of_finite
+from onepass.report.figures import STYLE, expect_picture_suffix, runs_by_row_name, save_figure
+from onepass.report.rows import with_distinct_datasets
 from onepass.report.table import Cell, Table, markdown
 from onepass.runs.folder import DAMAGED
 from onepass.runs.result import Result
@@ -52,14 +51,14 @@ def fig1(results: Sequence[Result], output: Path) -> list[Observation]:
     for axes, (of, courses) in zip(grid, rows, strict=True):
         rates = [rate for one in courses for t in range(one.tasks) for rate in one.pn_since(t)]
         edge = 1.1 * min(filter(math.isfinite, rates), default=-1.0)
-        _over_tasks(axes[0], courses, Course.pn_since, edge)
+        _over_tasks(axes[0], courses, GradientRates.pn_since, edge)
         axes[0].axhline(-1, color="0.4", linewidth=0.8)
         label = "PN (lowest: minus infinity)" if -math.inf in rates else "PN"
         axes[0].set(ylabel=label, title=of)
-        _over_tasks(axes[1], courses, Course.accuracy_since)
+        _over_tasks(axes[1], courses, GradientRates.accuracy_since)
         axes[1].set(ylabel="accuracy (%)", ylim=(0, 102), title="accuracy of these tasks")
     _finish(figure, output)
-    return [one for of, courses in rows for one in _judged("fig1", evidence.FIG1, of, courses)]
+    return [one for of, courses in rows for one in _judge_all("fig1", claims.FIG1, of, courses)]
 
 
 def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
@@ -77,9 +76,9 @@ def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
             column = _first_in_tasks(panel) if len(panel) == 2 else name
             of, courses = f"{_told(_setting(panel[column][0]))}: {column}", _courses(runs)
             if runs[0].tasks > 1:
-                found += _judged("fig3", evidence.FIG3, of, courses)
+                found += _judge_all("fig3", claims.FIG3, of, courses)
             else:
-                found.append(evidence.FIG3_JOINT.judged(of, courses))
+                found.append(claims.FIG3_JOINT.judge(of, courses))
     _finish(figure, output)
     return found
 
@@ -93,7 +92,7 @@ def fig7(results: Sequence[Result], output: Path) -> list[Observation]:
         _by_class(axes, panel)
         axes.set_title(_told(setting))
         for name, trios in _trios([result for runs in panel.values() for result in runs]).items():
-            found += [claim.judged(f"{_told(setting)}: {name}", trios) for claim in evidence.FIG7]
+            found += [claim.judge(f"{_told(setting)}: {name}", trios) for claim in claims.FIG7]
     _finish(figure, output)
     return found
 
@@ -106,13 +105,13 @@ def loss_curves(results: Sequence[Result], output: Path) -> list[Observation]:
     for (axes,), (of, runs) in zip(grid, rows, strict=True):
         for colour, batch in zip(COLOURS, ("stream", "replay"), strict=False):
             curves = [
-                {line["step"]: line[batch] for line in evidence.task_losses(run)} for run in runs
+                {line["step"]: line[batch] for line in claims.task_losses(run)} for run in runs
             ]
             _band(axes, curves, colour, f"{batch} batch")
         axes.set(xlabel="batches learned", ylabel="cross-entropy", title=f"{of}, task 2")
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False)
-        found += [claim.judged(of, runs) for claim in evidence.LOSSES]
+        found += [claim.judge(of, runs) for claim in claims.LOSSES]
     _finish(figure, output)
     return found
 
@@ -123,7 +122,7 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
     rows = [
         (of, samples)
         for of, runs in _rows(results)
-        if (samples := [one for run in runs for one in proposition.decompositions(run)])
+        if (samples := [one for run in runs for one in proposition.decompose_run(run)])
     ]
     if not rows:
         raise InputError(f"{results[0].method} trains no sample by a softmax: nothing to decompose")
@@ -142,7 +141,7 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
         axes[0].set(xlabel="cross-entropy", ylabel="decomposed loss", title=of)
         axes[0].legend(frameon=False)
         axes[1].set(xlabel="gap by its closed form", ylabel="gap as measured", title="the gap")
-        found += proposition.observed(of, samples)
+        found += proposition.observations(of, samples)
     _finish(figure, output)
     return found
 
@@ -160,7 +159,7 @@ PAPER_FIGURES: dict[str, tuple[Draw, str]] = {  # by which probe's lines
 def drawn(what: str, results: Sequence[Result], output: Path) -> str:
     """Draws a figure, and says in a file of its name, ending in .md, what follows from it. Runs
     that its probe did not watch are left out, which is said there, unless there are no others."""
-    check_suffix(output)
+    expect_picture_suffix(output)
     beside = output.with_suffix(".md")
     header = f"| {' | '.join(COLUMNS[:2])} |".encode()
     if beside.exists() and not beside.read_bytes().startswith(header):
@@ -170,13 +169,13 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
     draw, probe = PAPER_FIGURES[what]
     # joint training stands beside rates, and in no other figure
     results = [result for result in results if result.tasks > 1 or probe == "balance"]
-    watched = [result for result in results if was_watched(result, probe)]
+    watched = [result for result in results if has_probe_lines(result, probe)]
     chosen = watched if any(result.tasks > 1 for result in watched) else results
     for result in chosen:
         _check_readable(result, probe)
     with mpl.rc_context(STYLE):
         found = draw(chosen, output)
-    notes = [] if what == "proposition1" else [("", evidence.HOW)]
+    notes = [] if what == "proposition1" else [("", claims.VERDICT_RULES)]
     if strange := list(dict.fromkeys(one.runs for one in found if not one.by_protocol)):
         told = f"Not of the paper's protocol, which is {_protocol(what)}: {'; '.join(strange)}."
         notes.append(("", told))
@@ -189,9 +188,9 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
 
 
 READ: dict[str, Callable[[Result], object]] = {  # what figures need of a probe's lines
-    "balance": lambda result: Course(result).read_all(),
-    "losses": evidence.task_losses,
-    "logits": proposition.decompositions,
+    "balance": lambda result: GradientRates(result).read_all(),
+    "losses": claims.task_losses,
+    "logits": proposition.decompose_run,
 }
 
 
@@ -212,7 +211,7 @@ def as_markdown(found: Sequence[Observation], notes: Sequence[tuple[str, str]] =
     for one in found:
         told = f"{one.found}: {one.verdict}" if one.found else one.verdict
         cell = Cell(told, rank=STANDS_OUT.get(one.verdict, 0))
-        lines.setdefault((one.where, one.claim, one.measured), {})[one.runs] = cell
+        lines.setdefault((one.section, one.claim, one.measured), {})[one.runs] = cell
     body = [[*line, *(cells.get(of, "-") for of in runs)] for line, cells in lines.items()]
     return markdown(Table((*COLUMNS, *runs), body, notes=notes))
 
@@ -223,7 +222,7 @@ def as_markdown(found: Sequence[Observation], notes: Sequence[tuple[str, str]] =
 def by_setting(results: Sequence[Result], *, joint: bool = False) -> dict[Setting, Panel]:
     """The runs of each dataset, size of the memory and optimiser; joint training, which has no
     memory, stands beside each of them."""
-    results = told_apart(results)
+    results = with_distinct_datasets(results)
     panels: dict[Setting, list[Result]] = {}
     for result in results:
         if result.tasks > 1:
@@ -237,7 +236,7 @@ def by_setting(results: Sequence[Result], *, joint: bool = False) -> dict[Settin
     for setting, inside in panels.items():
         if joint and all(result.tasks > 1 for result in inside):
             raise _without_joint(setting, inside[0].dataset_identity)
-    return {setting: named_groups(inside) for setting, inside in sorted(panels.items())}
+    return {setting: runs_by_row_name(inside) for setting, inside in sorted(panels.items())}
 
 
 def _rows(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
@@ -272,38 +271,40 @@ def _first_in_tasks(panel: Panel) -> str:
     return next(name for name, runs in panel.items() if runs[0].tasks > 1)
 
 
-def _judged(
-    what: str, claims: Sequence[Claim[Course]], of: str, courses: Sequence[Course]
+def _judge_all(
+    what: str, sentences: Sequence[Claim[GradientRates]], of: str, courses: Sequence[GradientRates]
 ) -> list[Observation]:
     by_protocol = all(
         course.result.method == "er" and PROTOCOLS[what].items() <= course.result.settings.items()
         for course in courses
     )
-    return [claim.judged(of, courses)._replace(by_protocol=by_protocol) for claim in claims]
+    return [claim.judge(of, courses)._replace(by_protocol=by_protocol) for claim in sentences]
 
 
 def _protocol(what: str) -> str:
-    settings = " ".join(f"{name}={as_text(value)}" for name, value in PROTOCOLS[what].items())
+    settings = " ".join(
+        f"{name}={format_setting(value)}" for name, value in PROTOCOLS[what].items()
+    )
     return f"er with {settings}"
 
 
-def _courses(runs: Sequence[Result]) -> list[Course]:
-    return [Course(run) for run in runs]
+def _courses(runs: Sequence[Result]) -> list[GradientRates]:
+    return [GradientRates(run) for run in runs]
 
 
 def _trios(results: Sequence[Result]) -> dict[str, list[Trio]]:
     """With the GSA-CE loss, without it, and joint training, by seed: for each method and variant
     that was run with and without, differing in nothing else."""
-    kinds: dict[str, dict[str, dict[int, Course]]] = {kind: {} for kind in KINDS}
-    joint: dict[int, Course] = {}
+    kinds: dict[str, dict[str, dict[int, GradientRates]]] = {kind: {} for kind in KINDS}
+    joint: dict[int, GradientRates] = {}
     for result in results:
         if result.tasks == 1:
-            if joint.setdefault(result.seed, course := Course(result)) is not course:
+            if joint.setdefault(result.seed, course := GradientRates(result)) is not course:
                 raise InputError(f"there are two runs of joint training with seed {result.seed}")
         elif (kind := str(result.settings.get("weights"))) in kinds:
-            name = plain(f"{result.method} {result.variant.without('weights')}".rstrip())
+            name = printable(f"{result.method} {result.variant.without('weights')}".rstrip())
             of_kind = kinds[kind].setdefault(name, {})
-            if of_kind.setdefault(result.seed, course := Course(result)) is not course:
+            if of_kind.setdefault(result.seed, course := GradientRates(result)) is not course:
                 raise InputError(f"there are two runs of {name} with seed {result.seed}")
     found = {
         name: [
@@ -337,7 +338,7 @@ def _sheet(rows: int, columns: int) -> tuple[Figure, Any]:
 def _finish(figure: Figure, output: Path) -> None:
     for axes in figure.axes:
         axes.set_title(fill(axes.get_title(), TITLE), fontsize=9)
-    save(figure, output)
+    save_figure(figure, output)
 
 
 def _whole_numbers(axes: Axes) -> None:
@@ -347,8 +348,8 @@ def _whole_numbers(axes: Axes) -> None:
 
 def _over_tasks(
     axes: Axes,
-    courses: Sequence[Course],
-    values: Callable[[Course, int], list[float]],
+    courses: Sequence[GradientRates],
+    values: Callable[[GradientRates, int], list[float]],
     edge: float = 0.0,
 ) -> None:
     """A curve for each of four tasks, from when it is learned, over the seeds."""
@@ -406,8 +407,8 @@ def _against_accuracy(axes: Axes, panel: Panel) -> None:
         courses = _courses(runs)
         rates = [rate for course in courses for rate in course.a_pn]
         scores = [score for course in courses for score in course.class_accuracy]
-        each = [evidence.rank_correlation(one.a_pn, one.class_accuracy) for one in courses]
-        label = f"{name}: rank correlation {mean_of_numbers(each):.2f}"
+        each = [claims.rank_correlation(one.a_pn, one.class_accuracy) for one in courses]
+        label = f"{name}: rank correlation {mean_of_finite(each):.2f}"
         axes.scatter(rates, scores, s=10, alpha=0.6, linewidths=0, color=colour, label=label)
     axes.axvline(-1, color="0.4", linewidth=0.8)
     axes.set(xlabel="A-PN of a class", ylabel="its accuracy (%)", ylim=(-2, 102))

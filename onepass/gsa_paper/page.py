@@ -32,7 +32,7 @@ class Section:
     write: Writes
 
 
-def bind(runs: Mapping[str, Sequence[Result]], folder: Path, heading: str) -> Path:
+def write_page(runs: Mapping[str, Sequence[Result]], folder: Path, heading: str) -> Path:
     """Writes everything; what cannot be made of these runs is said on the page, and the rest is
     there. Gives the page."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def _paper_figure(results: Sequence[Result], path: Path) -> str:
 
 def _accuracy(results: Sequence[Result], path: Path) -> str:
     picture = path.with_suffix(".png")
-    figures.accuracy(results, picture)
+    figures.draw_accuracy(results, picture)
     return f"![{path.name}]({picture.name})\n"
 
 
@@ -83,43 +83,49 @@ def _as_files(make: Makes) -> Writes:
     return write
 
 
-def _like(name: str, *columns: str) -> Makes:
+def _paper_table(name: str, *columns: str) -> Makes:
     """As in the paper, beside its figures; of data that it does not have, ours alone."""
 
-    def make(results: Sequence[Result], apart: bool) -> list[Table]:
+    def make(results: Sequence[Result], numeric: bool) -> list[Table]:
         dataset = results[0].dataset
         if dataset not in CATALOGUE:
-            return _shown(results, apart, columns)
-        if apart:
-            return [paper.tidy(name, results, datasets=[dataset])]
-        return paper.like(name, results, datasets=[dataset])
+            return _results_table(results, numeric, columns)
+        if numeric:
+            return [paper.long_table(name, results, datasets=[dataset])]
+        return paper.paper_tables(name, results, datasets=[dataset])
 
     return make
 
 
-def _shown(
-    results: Sequence[Result], apart: bool, columns: Sequence[str], beside: Sequence[str] = ()
+def _results_table(
+    results: Sequence[Result], numeric: bool, columns: Sequence[str], against: Sequence[str] = ()
 ) -> list[Table]:
     """For programs with all columns."""
-    shown = () if apart else columns
-    return [layout.grid(rows.summarise(results), beside=beside, apart=apart, columns=shown)]
+    shown = () if numeric else columns
+    return [
+        layout.make_table(rows.summarise(results), against=against, numeric=numeric, columns=shown)
+    ]
 
 
-def _ablations(results: Sequence[Result], apart: bool) -> list[Table]:
+def _ablations(results: Sequence[Result], numeric: bool) -> list[Table]:
     """Against gsa with nothing taken away, whose variant says what those of all others say too."""
     variants = [row.variant for row in rows.summarise(results)]
     whole = shared(variants) if len(variants) > 1 else variants[0]
     columns = ("variant", "accuracy", "difference", "p (t-test)", "any-time", "n")
-    return _shown(results, apart, columns, beside=[f"gsa {whole or COMMON}"])
+    return _results_table(results, numeric, columns, against=[f"gsa {whole or COMMON}"])
 
 
-def _streams(results: Sequence[Result], apart: bool) -> list[Table]:
-    columns = () if apart else ("accuracy",)
-    return [layout.grid(rows.summarise(results), apart=apart, columns=columns, pivot="stream")]
+def _streams(results: Sequence[Result], numeric: bool) -> list[Table]:
+    columns = () if numeric else ("accuracy",)
+    return [
+        layout.make_table(rows.summarise(results), numeric=numeric, columns=columns, pivot="stream")
+    ]
 
 
-def _times(results: Sequence[Result], apart: bool) -> list[Table]:
-    return _shown(results, apart, ("method", "variant", "seconds", "steps/s", "passes/sample", "n"))
+def _times(results: Sequence[Result], numeric: bool) -> list[Table]:
+    return _results_table(
+        results, numeric, ("method", "variant", "seconds", "steps/s", "passes/sample", "n")
+    )
 
 
 METHOD = ("method", "variant", "memory")
@@ -128,13 +134,13 @@ SECTIONS = (
         "table1",
         "Table 1: accuracy",
         "table1",
-        _as_files(_like("table1", *METHOD, "accuracy", "any-time", "n")),
+        _as_files(_paper_table("table1", *METHOD, "accuracy", "any-time", "n")),
     ),
     Section(
         "table2",
         "Table 2: forgetting",
         "table1",
-        _as_files(_like("table2", *METHOD, "forgetting", "n")),
+        _as_files(_paper_table("table2", *METHOD, "forgetting", "n")),
     ),
     Section("accuracy", "Accuracy over time", "table1", _accuracy),
     Section("times", "Training times", "table1", _as_files(_times)),

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from onepass.base import devices
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.executors import RunOptions
 from onepass.gsa_paper import experiments
-from onepass.sweeps.run import SweepListener, SweptRun, complete
+from onepass.sweeps.run import SweepListener, SweptRun, complete_runs
 from onepass.sweeps.sweep_file import PlannedRun
 
 if TYPE_CHECKING:
@@ -76,37 +76,37 @@ def paper(
     if quick == (dataset is not None):
         raise InputError("give either --quick or --dataset")
     name = dataset or QUICK
-    if name not in experiments.MEMORY:
-        raise UnknownNameError("value of --dataset", name, experiments.MEMORY)
-    check("seeds", seeds, int)
+    if name not in experiments.MEMORY_SIZES:
+        raise UnknownNameError("value of --dataset", name, experiments.MEMORY_SIZES)
+    expect_type("seeds", seeds, int)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, not {seeds}")
     from onepass.gsa_paper import page  # with all of matplotlib
-    from onepass.report.html import page as webpage
+    from onepass.report.html.page import write_report
 
-    planned = experiments.runs(
+    planned = experiments.plan_runs(
         name,
         seeds=seeds,
         costly=ocm,
-        device=str(devices.resolve(device)),
+        device=str(devices.resolve_device(device)),
         data_root=str(data_root) if data_root else None,
     )
     folder = Path(out)
     every = [run for some in planned.values() for run in some]
     options = RunOptions(folder / "runs", resume=True)
-    runs = complete(every, options, jobs=jobs, listener=listener)
+    runs = complete_runs(every, options, jobs=jobs, listener=listener)
     results = {run.name: run.result for run in runs if run.result}
-    written = page.bind(
-        {of: _those_of(some, results) for of, some in planned.items()},
+    written = page.write_page(
+        {of: _results_of(some, results) for of, some in planned.items()},
         folder,
         _heading(name, planned, seeds, quick=quick, ocm=ocm),
     )
     report = folder / "report.html"
-    webpage.report([folder / "runs"], report)
+    write_report([folder / "runs"], report)
     return PaperFiles(written, report, runs)
 
 
-def _those_of(planned: Sequence[PlannedRun], results: Mapping[str, Result]) -> list[Result]:
+def _results_of(planned: Sequence[PlannedRun], results: Mapping[str, Result]) -> list[Result]:
     names = [run.job.folder_name for run in planned]
     return [results[name] for name in names if name in results]
 
@@ -119,13 +119,13 @@ def _heading(
     options += ["--ocm"] if ocm else []
     return HEADING.format(
         dataset=dataset,
-        memory=_memories(planned, experiments.MEMORY[dataset]),
+        memory=_memory_sizes(planned, experiments.MEMORY_SIZES[dataset]),
         seeds="one seed" if seeds == 1 else f"{seeds} seeds",
         command=" ".join(["onepass paper", *options]),
     )
 
 
-def _memories(planned: dict[str, list[PlannedRun]], usual: int) -> str:
+def _memory_sizes(planned: dict[str, list[PlannedRun]], usual: int) -> str:
     """Returns how many samples are kept, and where it is another number."""
     others = {of: run.job.memory for of, some in planned.items() for run in some}
     told = [f"{memory} in {of}" for of, memory in others.items() if memory != usual]

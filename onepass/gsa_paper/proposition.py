@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from onepass.gsa_paper.claims import Observation
-from onepass.gsa_paper.rates import heard
+from onepass.gsa_paper.rates import read_probe_lines
 from onepass.runs.result import Result
 
 
-class Decomposed(NamedTuple):
+class DecomposedLoss(NamedTuple):
     """Of one sample: the cross-entropy, the decomposed loss, and the gap by its closed form."""
 
     ce: float
@@ -23,13 +23,15 @@ class Decomposed(NamedTuple):
     task: int
 
 
-def decomposed(logits: Sequence[float], y: int, new: Sequence[bool], task: int = 0) -> Decomposed:
+def decompose(
+    logits: Sequence[float], y: int, new: Sequence[bool], task: int = 0
+) -> DecomposedLoss:
     """L_ce = -log e_y / sum_all; L_decom = -log e_y / A - log e_y / B, with A the sum of e^o over
     y's own side and B that over the other side and y; their difference is
 
         log(1 + (A - e_y)(B - e_y) / (e_y (A + B - e_y))) >= 0
 
-    >>> gap = decomposed([0.0, 0.0, 0.0], 0, [True, True, False]).gap
+    >>> gap = decompose([0.0, 0.0, 0.0], 0, [True, True, False]).gap
     >>> round(float(np.exp(gap)), 6)  # 1 + 1/3
     1.333333
     """
@@ -39,26 +41,28 @@ def decomposed(logits: Sequence[float], y: int, new: Sequence[bool], task: int =
     a, b = (np.logaddexp.reduce(o[side & others]) for side in (own, ~own))
     gap = np.logaddexp(0, a + b - np.logaddexp.reduce([0, a, b]))
     both = np.logaddexp(0, a) + np.logaddexp(0, b)
-    return Decomposed(float(np.logaddexp.reduce(o)), float(both), float(gap), bool(new[y]), task)
+    return DecomposedLoss(
+        float(np.logaddexp.reduce(o)), float(both), float(gap), bool(new[y]), task
+    )
 
 
-def decompositions(result: Result) -> list[Decomposed]:
+def decompose_run(result: Result) -> list[DecomposedLoss]:
     """Of every sample that the logits probe kept and that was trained."""
     found = []
-    for line in heard(result, "logits"):
+    for line in read_probe_lines(result, "logits"):
         classes = line["classes"]
         new = [label in line["new"] for label in classes]
         for batch in line["batches"]:
             rows = zip(batch["logits"], batch["y"], batch["weight"], strict=True)
             found += [
-                decomposed(logits, classes.index(y), new, line["task"])
+                decompose(logits, classes.index(y), new, line["task"])
                 for logits, y, weight in rows
                 if weight
             ]
     return found
 
 
-def observed(runs: str, samples: Sequence[Decomposed]) -> list[Observation]:
+def observations(runs: str, samples: Sequence[DecomposedLoss]) -> list[Observation]:
     gaps = [one.decomposed - one.ce for one in samples]
     error = max(abs(gap - one.gap) for gap, one in zip(gaps, samples, strict=True))
     rounding = 1e-12 * max(1.0, *(one.decomposed for one in samples))

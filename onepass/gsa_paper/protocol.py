@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from onepass.base.errors import InputError
-from onepass.base.settings import as_text, setting_names
+from onepass.base.settings import format_setting, setting_names
 from onepass.data.catalogue import CATALOGUE
 from onepass.learning import registry
 from onepass.runs.result import Result
@@ -16,10 +16,10 @@ from onepass.runs.variant import FOLDER, PRESET, Variant
 PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
 EARLIER = "earlier"  # of a variant by a preset that is another one now
 # How a run is carried out and watched, and not what it learns.
-HOW = ("precision", "engine", "threads", "deterministic", "every", "prequential")
+EXECUTION = ("precision", "engine", "threads", "deterministic", "every", "prequential")
 
 
-def as_in_the_paper(result: Result) -> bool:
+def follows_paper(result: Result) -> bool:
     """Whether a run learned what published figures are of: all of a dataset, in the paper's number
     of tasks, batch by batch of ten. Data are known by their place in the catalogue and by how many
     samples of each class there are, never by the name of a file; a result that does not record all
@@ -34,11 +34,11 @@ def as_in_the_paper(result: Result) -> bool:
     )
 
 
-def what_was_chosen(result: Result) -> Variant:
+def learning_variant(result: Result) -> Variant:
     """Returns the variant without how and where the run was carried out, and without settings that
     change nothing: those that are so by default, by the preset, or by what it makes of such data
     (MNIST has no mirror images). Empty for a method's common settings in the usual class order."""
-    variant = result.variant.without(FOLDER, *HOW)
+    variant = result.variant.without(FOLDER, *EXECUTION)
     if result.method not in registry.METHODS.names():
         return variant
     learner = registry.get(result.method).learner
@@ -48,17 +48,19 @@ def what_was_chosen(result: Result) -> Variant:
     settings = variant.only(setting_names(learner))
     alone = Job(result.method, result.dataset_identity, preset=preset)
     # a variant leaves out what is as in the preset: there the data decided nothing
-    as_preset = {name: as_text(value) for name, value in alone.chosen_preset().settings.items()}
+    as_preset = {
+        name: format_setting(value) for name, value in alone.chosen_preset().settings.items()
+    }
     try:
-        same = replace(alone, settings=as_preset | settings).choices == alone.choices
+        same = replace(alone, settings=as_preset | settings).non_defaults == alone.non_defaults
     except InputError:  # a setting of another version
         same = False
-    if same and _has_changed(alone, result):
+    if same and _preset_has_changed(alone, result):
         return Variant(variant | {PRESET: f"{preset} {EARLIER}"})
     return variant.without(*settings) if same else variant
 
 
-def _has_changed(preset: Job, result: Result) -> bool:
+def _preset_has_changed(preset: Job, result: Result) -> bool:
     """Whether the preset by which a run was made was another one then; old lines do not tell. A
     setting that a line does not have came later, and leaves things as they were by default."""
     if not result.settings:

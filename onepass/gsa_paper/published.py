@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from onepass.gsa_paper.protocol import as_in_the_paper, what_was_chosen
+from onepass.gsa_paper.protocol import follows_paper, learning_variant
 from onepass.report.rows import Row
 
 
 @dataclass(frozen=True)
-class Figure:
+class PublishedValue:
     """One published value, in percent; `deviation` and `runs` as far as the source tells them, and
     why it is not to be relied on, if so."""
 
@@ -38,11 +38,11 @@ class Figure:
 
 
 @cache
-def figures() -> tuple[Figure, ...]:
+def published_values() -> tuple[PublishedValue, ...]:
     """All, in the order of the file, which is that of the paper's tables."""
     doubts = _doubts()
     return tuple(
-        Figure(
+        PublishedValue(
             source=entry["source"],
             method=entry["method"],
             dataset=entry["dataset"],
@@ -62,28 +62,30 @@ def figures() -> tuple[Figure, ...]:
 PAPER = ("gsa-paper-table1", "gsa-paper-table2", "gsa-paper-table3", "gsa-paper-text")
 
 
-def of_cell(method: str, dataset: str, memory: int, metric: str = "accuracy") -> list[Figure]:
+def values_for_cell(
+    method: str, dataset: str, memory: int, metric: str = "accuracy"
+) -> list[PublishedValue]:
     """Every figure for one cell, the paper's own first."""
     return _by_cell().get((method, dataset, memory, metric), [])
 
 
-def beside(row: Row) -> tuple[str, str]:
+def published_beside(row: Row) -> tuple[str, str]:
     """Returns the published figures for a row of ours, each with its source, and why to doubt them;
     nothing unless it learned the paper's data and stream with the method's common settings."""
-    alike = all(as_in_the_paper(run) and not what_was_chosen(run) for run in row.results)
-    found = of_cell(row.method, row.first.dataset_identity, row.memory) if alike else []
-    return listed(found), "; ".join(figure.doubt for figure in found if figure.doubt)
+    alike = all(follows_paper(run) and not learning_variant(run) for run in row.results)
+    found = values_for_cell(row.method, row.first.dataset_identity, row.memory) if alike else []
+    return with_sources(found), "; ".join(figure.doubt for figure in found if figure.doubt)
 
 
-def listed(found: Sequence[Figure]) -> str:
+def with_sources(found: Sequence[PublishedValue]) -> str:
     """Returns figures as printed, each with its source."""
     return "; ".join(f"{figure} ({figure.source})" for figure in found)
 
 
 @cache
-def _by_cell() -> dict[tuple[str, str, int, str], list[Figure]]:
-    found: dict[tuple[str, str, int, str], list[Figure]] = {}
-    for one in figures():
+def _by_cell() -> dict[tuple[str, str, int, str], list[PublishedValue]]:
+    found: dict[tuple[str, str, int, str], list[PublishedValue]] = {}
+    for one in published_values():
         found.setdefault((one.method, one.dataset, one.memory, one.metric), []).append(one)
     return found
 

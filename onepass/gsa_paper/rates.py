@@ -17,35 +17,35 @@ from onepass.runs.result import Result
 
 ROUNDING = 1e-12
 # What a line of each probe says, as far as it is used here.
-SAID = {
+FIELDS = {
     "balance": {"p", "n", "pn", "a_pn", "pn_of_tasks"},
     "losses": {"task", "step", "stream", "replay"},
     "logits": {"task", "classes", "new", "batches"},
 }
 
 
-def was_watched(result: Result, probe: str) -> bool:
+def has_probe_lines(result: Result, probe: str) -> bool:
     """Whether this probe saw the whole run, and its lines are there: a line of results has none."""
-    if lines.file_of(result.out) or probe in result.dropped:
+    if lines.file_of_line(result.out) or probe in result.dropped:
         return False
     return RunFolder(Path(result.out)).lines_file(probe).is_file()
 
 
-def heard(result: Result, probe: str) -> list[dict[str, Any]]:
+def read_probe_lines(result: Result, probe: str) -> list[dict[str, Any]]:
     """The lines of a probe in a run's folder."""
-    if file := lines.file_of(result.out):
+    if file := lines.file_of_line(result.out):
         raise InputError(f"{file} holds no lines of probes: this figure is drawn from run folders")
-    found = RunFolder(Path(result.out)).said_by(probe)
+    found = RunFolder(Path(result.out)).probe_lines(probe)
     if found is None:
         raise InputError(f"{result.out} was run without --probe {probe}")
-    for lacking in (SAID[probe] - line.keys() for line in found):
+    for lacking in (FIELDS[probe] - line.keys() for line in found):
         if lacking:
             raise RunError(f"{result.out}/{probe}.jsonl is damaged: a line has no {min(lacking)}")
     return found
 
 
 @dataclass(frozen=True)
-class Course:
+class GradientRates:
     """The rates of one run as its tasks ended; tasks are counted from 0."""
 
     result: Result
@@ -53,7 +53,9 @@ class Course:
     @cached_property
     def ends(self) -> list[dict[str, Any]]:
         """A line for each task. With fewer, another task would be taken for the last."""
-        found = [line for line in heard(self.result, "balance") if line.get("ended", True)]
+        found = [
+            line for line in read_probe_lines(self.result, "balance") if line.get("ended", True)
+        ]
         if len(found) != self.result.tasks:
             told = f"{self.result.out}/balance.jsonl tells of {len(found)} tasks"
             raise RunError(f"{told}, and the run had {self.result.tasks}")
@@ -91,17 +93,17 @@ class Course:
 
     def accuracy_since(self, of: int) -> list[float]:
         matrix = self.result.accuracy_matrix
-        return [number(matrix[t][of]) for t in range(of, self.tasks)]
+        return [as_number(matrix[t][of]) for t in range(of, self.tasks)]
 
     def mean_gradient(self, name: Literal["p", "n"], t: int, of: int) -> float:
         """P or N(t, L(t')): the mean over the classes of a task."""
-        return mean_of_numbers([number(self.ends[t][name][label]) for label in self.labels[of]])
+        return mean_of_finite([as_number(self.ends[t][name][label]) for label in self.labels[of]])
 
-    def pushed(self, t: int, of: int, *, by_new: bool) -> float:
+    def push(self, t: int, of: int, *, by_new: bool) -> float:
         """P(t, L(t')) as far as samples of new classes make it, or as far as those of old ones do.
         Not a number if that was not counted, by an older version."""
         told = self.ends[t].get("p_new", {})
-        new = mean_of_numbers([number(told.get(label)) for label in self.labels[of]])
+        new = mean_of_finite([as_number(told.get(label)) for label in self.labels[of]])
         whole = self.mean_gradient("p", t, of)
         # what rounding leaves of two equal sums is nobody's push
         return new if by_new else (0.0 if abs(whole - new) < ROUNDING * whole else whole - new)
@@ -112,34 +114,36 @@ class Course:
         by an older version."""
         end, classes = self.ends[t], self.labels[t]
         count = sum(end["own"][label] for label in classes) if "own" in end else 0
-        pull = -sum(number(end["n"][label]) for label in classes) * end["samples"] if count else 0.0
+        pull = (
+            -sum(as_number(end["n"][label]) for label in classes) * end["samples"] if count else 0.0
+        )
         return pull / count if count else math.nan
 
     def rates_of_first_task(self) -> list[float]:
-        return [number(rate) for rate in self.ends[0]["pn"].values()]
+        return [as_number(rate) for rate in self.ends[0]["pn"].values()]
 
     @cached_property
     def a_pn(self) -> list[float]:
         """A-PN after the last task, by class in order of arrival."""
-        return [number(rate) for rate in self.ends[-1]["a_pn"].values()]
+        return [as_number(rate) for rate in self.ends[-1]["a_pn"].values()]
 
     @cached_property
     def class_accuracy(self) -> list[float]:
         """Likewise, the accuracy."""
         found = self.result.class_accuracy
-        return [number(found[int(label)]) for label in self.ends[-1]["a_pn"]]
+        return [as_number(found[int(label)]) for label in self.ends[-1]["a_pn"]]
 
     @cached_property
     def a_pn_of_tasks(self) -> list[list[float]]:
         rates = self.ends[-1]["a_pn"]
-        return [[number(rates[label]) for label in group] for group in self.labels]
+        return [[as_number(rates[label]) for label in group] for group in self.labels]
 
     def read_all(self) -> None:
         """Every number once, so that what is damaged is found before anything is drawn."""
         for t in range(self.tasks):
             self.pn_since(t), self.accuracy_since(t), self.mean_pull(t)
             for of in range(t + 1):
-                self.mean_gradient("n", t, of), self.pushed(t, of, by_new=False)
+                self.mean_gradient("n", t, of), self.push(t, of, by_new=False)
         self.rates_of_first_task(), self.class_accuracy, self.a_pn_of_tasks
 
 
@@ -149,10 +153,10 @@ def _arrivals(ends: Sequence[dict[str, Any]]) -> list[list[str]]:
     return [now[len(before) :] for before, now in zip([[], *known], known, strict=False)]
 
 
-def number(value: float | None) -> float:
+def as_number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def mean_of_numbers(values: Sequence[float]) -> float:
+def mean_of_finite(values: Sequence[float]) -> float:
     found = [value for value in values if math.isfinite(value)]
     return mean(found) if found else math.nan

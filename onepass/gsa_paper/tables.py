@@ -3,7 +3,7 @@
     table1  accuracy, and table2  forgetting: methods by datasets and sizes of memory
     table3  accuracy of gsa with parts of it taken away
 
-A run belongs there if it learned the paper's stream (`as_in_the_paper`) with a method's common
+A run belongs there if it learned the paper's stream (`follows_paper`) with a method's common
 settings; where it ran and how often it was scored makes no difference. Of several runs of one seed
 the first counts. What was not run is shown as missing.
 """
@@ -14,20 +14,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.data.catalogue import CATALOGUE
 from onepass.gsa_paper import published
-from onepass.gsa_paper.protocol import as_in_the_paper, what_was_chosen
-from onepass.gsa_paper.published import Figure
+from onepass.gsa_paper.protocol import follows_paper, learning_variant
+from onepass.gsa_paper.published import PublishedValue
 from onepass.learning import registry
-from onepass.report.layout import RANKED, Letters, probability, ranked
+from onepass.report.layout import RANKED, NoteLetters, format_p_value, mark_best
 from onepass.report.rows import Row, Spread, summarise
-from onepass.report.significance import FEWEST, compared
+from onepass.report.significance import FEWEST, compare_paired
 from onepass.report.table import Cell, Table
 from onepass.runs.result import Result
 from onepass.runs.spec import PRESETS
 
-LIKE = ("table1", "table2", "table3")
+LAYOUTS = ("table1", "table2", "table3")
 METRICS = {"table1": "accuracy", "table2": "forgetting", "table3": "accuracy"}
 MISSING = "-"
 # The rows of Table 3, as `--set` has them.
@@ -53,9 +53,9 @@ class Cells:
     @classmethod
     def of(cls, results: Sequence[Result], metric: str) -> Cells:
         first: dict[tuple[object, ...], Result] = {}
-        for one in filter(as_in_the_paper, results):
+        for one in filter(follows_paper, results):
             settings = {**one.settings, "precision": one.precision}
-            result = replace(one, variant=what_was_chosen(one), settings=settings)
+            result = replace(one, variant=learning_variant(one), settings=settings)
             what = (result.method, result.revision, str(result.variant))
             key = (*what, result.dataset_identity, result.memory, result.seed)
             first.setdefault(key, result)
@@ -93,13 +93,13 @@ class Cells:
         ours, theirs = self.get(key, dataset, memory), self.get(other, dataset, memory)
         if key == other or ours is None or theirs is None:
             return MISSING
-        return probability(compared(self.by_seed(ours), self.by_seed(theirs)).t_test)
+        return format_p_value(compare_paired(self.by_seed(ours), self.by_seed(theirs)).t_test)
 
     def by_seed(self, row: Row) -> Mapping[int, float]:
         return row.accuracies if self.metric == "accuracy" else row.forgettings
 
 
-def like(
+def paper_tables(
     name: str,
     results: Sequence[Result],
     *,
@@ -109,7 +109,7 @@ def like(
     """One of the paper's tables: a part for each of its datasets, or for those that are asked for.
     `against`: a method that every other one is tested against, over shared seeds."""
     cells = Cells.of(results, METRICS[name])
-    printed = figures_of(name, datasets)
+    printed = printed_values(name, datasets)
     if name == "table3":
         if against:
             raise InputError("table3 is tested against all of gsa, and against nothing else")
@@ -123,9 +123,9 @@ def like(
     ]
 
 
-def figures_of(name: str, datasets: Sequence[str]) -> list[Figure]:
+def printed_values(name: str, datasets: Sequence[str]) -> list[PublishedValue]:
     """What the paper prints there, in its order."""
-    printed = [one for one in published.figures() if one.source == f"gsa-paper-{name}"]
+    printed = [one for one in published.published_values() if one.source == f"gsa-paper-{name}"]
     known = dict.fromkeys(one.dataset for one in printed)
     for dataset in datasets:
         if dataset not in known:
@@ -136,22 +136,24 @@ def figures_of(name: str, datasets: Sequence[str]) -> list[Figure]:
 # ---- tables 1 and 2
 
 
-def _methods(cells: Cells, printed: Sequence[Figure], against: str | None) -> Table:
+def _methods(cells: Cells, printed: Sequence[PublishedValue], against: str | None) -> Table:
     """Of one dataset: the paper's methods, then those of ours that it does not have."""
     dataset = printed[0].dataset
     memories = list(dict.fromkeys(one.memory for one in printed))
     own: list[Key] = [(method, "") for method in dict.fromkeys(one.method for one in printed)]
-    more = _more(cells, dataset, memories, own)
-    keys, letters = [*own, *more], Letters()
+    more = _further_keys(cells, dataset, memories, own)
+    keys, letters = [*own, *more], NoteLetters()
     names = ["ours", "published", *(["p (t-test)"] if against else [])]
     columns: list[list[str]] = []
     for memory in memories:
         ours = [cells.shown(key, dataset, memory) for key in keys]
-        columns.append(ranked(ours) if cells.metric in RANKED else ours)
-        columns.append([_printed(key, dataset, memory, cells.metric, letters) for key in keys])
+        columns.append(mark_best(ours) if cells.metric in RANKED else ours)
+        columns.append(
+            [_published_cell(key, dataset, memory, cells.metric, letters) for key in keys]
+        )
         if against:
             columns.append([cells.p_value(key, (against, ""), dataset, memory) for key in keys])
-    shown = [plain(f"{method} {variant}".rstrip()) for method, variant in keys]
+    shown = [printable(f"{method} {variant}".rstrip()) for method, variant in keys]
     return Table(
         ["method", *names * len(memories)],
         [list(row) for row in zip(shown, *columns, strict=True)],
@@ -161,13 +163,15 @@ def _methods(cells: Cells, printed: Sequence[Figure], against: str | None) -> Ta
         notes=[
             *letters.notes,
             *_notes(cells, printed),
-            *_of_precisions(cells, keys, [(dataset, memory) for memory in memories]),
-            *(_of_tests(against) if against else []),
+            *_notes_on_precisions(cells, keys, [(dataset, memory) for memory in memories]),
+            *(_notes_on_tests(against) if against else []),
         ],
     )
 
 
-def _more(cells: Cells, dataset: str, memories: Sequence[int], own: Sequence[Key]) -> list[Key]:
+def _further_keys(
+    cells: Cells, dataset: str, memories: Sequence[int], own: Sequence[Key]
+) -> list[Key]:
     """Other methods, and presets, that were run on this dataset or have a figure for it."""
     ran = [method for method, *_ in cells.rows]
     known = dict.fromkeys([*registry.METHODS.names(), *ran])
@@ -176,30 +180,30 @@ def _more(cells: Cells, dataset: str, memories: Sequence[int], own: Sequence[Key
     def has_any(key: Key) -> bool:
         return any(
             cells.shown(key, dataset, memory) != MISSING
-            or _figure(key, dataset, memory, cells.metric)
+            or _published_value(key, dataset, memory, cells.metric)
             for memory in memories
         )
 
     return [key for key in keys if key not in own and has_any(key)]
 
 
-def _figure(key: Key, dataset: str, memory: int, metric: str) -> Figure | None:
+def _published_value(key: Key, dataset: str, memory: int, metric: str) -> PublishedValue | None:
     """The paper's figure; of a method that it does not have, that of its own paper. Nothing was
     published for our presets."""
     method, preset = key
-    found = published.of_cell(method, dataset, memory, metric)
+    found = published.values_for_cell(method, dataset, memory, metric)
     return found[0] if found and not preset else None
 
 
-def _printed(key: Key, dataset: str, memory: int, metric: str, letters: Letters) -> str:
-    figure = _figure(key, dataset, memory, metric)
+def _published_cell(key: Key, dataset: str, memory: int, metric: str, letters: NoteLetters) -> str:
+    figure = _published_value(key, dataset, memory, metric)
     if figure is None:
         return MISSING
     return Cell(str(figure), note=letters[figure.doubt] if figure.doubt else "")
 
 
-def _notes(cells: Cells, printed: Sequence[Figure]) -> list[tuple[str, str]]:
-    found = [cells.shown(_key(one), one.dataset, one.memory) != MISSING for one in printed]
+def _notes(cells: Cells, printed: Sequence[PublishedValue]) -> list[tuple[str, str]]:
+    found = [cells.shown(_key_of(one), one.dataset, one.memory) != MISSING for one in printed]
     runs = ", ".join(dict.fromkeys(one.runs for one in printed))
     how = (
         "Ours: mean ± standard deviation over seeds (how many), with the settings that all methods "
@@ -211,20 +215,20 @@ def _notes(cells: Cells, printed: Sequence[Figure]) -> list[tuple[str, str]]:
     ]
 
 
-def _of_precisions(
+def _notes_on_precisions(
     cells: Cells, keys: Sequence[Key], where: Iterable[tuple[str, int]]
 ) -> list[tuple[str, str]]:
     """Says which means are over seeds of more than one precision."""
     rows = [(key, cells.get(key, *place)) for place in where for key in keys]
     mixed = {
-        plain(f"{' '.join(key).rstrip()} (M={row.memory}, {row.precision})"): None
+        printable(f"{' '.join(key).rstrip()} (M={row.memory}, {row.precision})"): None
         for key, row in rows
         if row is not None and " " in row.precision
     }
     return [("", f"Seeds of two precisions in one mean: {', '.join(mixed)}.")] if mixed else []
 
 
-def _of_tests(against: str) -> list[tuple[str, str]]:
+def _notes_on_tests(against: str) -> list[tuple[str, str]]:
     return [
         ("", f"p: two-sided paired t-test against {against}, over {FEWEST} shared seeds or more.")
     ]
@@ -233,20 +237,22 @@ def _of_tests(against: str) -> list[tuple[str, str]]:
 # ---- table 3
 
 
-def _ablations(cells: Cells, printed: Sequence[Figure]) -> Table:
+def _ablations(cells: Cells, printed: Sequence[PublishedValue]) -> Table:
     names = list(dict.fromkeys(one.method for one in printed))
     keys: list[Key] = [
         ("gsa", variant)
         for variant in ("", *(ABLATIONS.get(one, one) for one in names), OTHER_READING)
     ]
     theirs: list[Key] = [(name, "") for name in ("gsa", *names, "gsa:no-cl-imbalance")]
-    body, letters = [], Letters()
+    body, letters = [], NoteLetters()
     places = list(dict.fromkeys((one.dataset, one.memory) for one in printed))
     for dataset, memory in places:
         rows = {
             "ours": [cells.shown(key, dataset, memory) for key in keys],
             "p (t-test)": [cells.p_value(key, keys[0], dataset, memory) for key in keys],
-            "published": [_printed(key, dataset, memory, "accuracy", letters) for key in theirs],
+            "published": [
+                _published_cell(key, dataset, memory, "accuracy", letters) for key in theirs
+            ],
         }
         body += [[dataset, str(memory), name, *row] for name, row in rows.items()]
     taken = [name.partition(":")[2].replace("-", " ") for name in names]
@@ -256,9 +262,9 @@ def _ablations(cells: Cells, printed: Sequence[Figure]) -> Table:
         title="gsa without parts of it: accuracy",
         notes=[
             *letters.notes,
-            *_of_tests("all of gsa"),
+            *_notes_on_tests("all of gsa"),
             *_notes(cells, printed),
-            *_of_precisions(cells, keys, places),
+            *_notes_on_precisions(cells, keys, places),
         ],
     )
 
@@ -266,26 +272,28 @@ def _ablations(cells: Cells, printed: Sequence[Figure]) -> Table:
 # ---- for programs
 
 
-def tidy(name: str, results: Sequence[Result], *, datasets: Sequence[str] = ()) -> Table:
+def long_table(name: str, results: Sequence[Result], *, datasets: Sequence[str] = ()) -> Table:
     """The same as one long table: a line for each cell, numbers in columns of their own."""
     cells = Cells.of(results, METRICS[name])
-    printed = figures_of(name, datasets)
-    lines: list[tuple[Key, str, int, Figure | None]] = [
-        (_key(one), one.dataset, one.memory, one) for one in printed
+    printed = printed_values(name, datasets)
+    lines: list[tuple[Key, str, int, PublishedValue | None]] = [
+        (_key_of(one), one.dataset, one.memory, one) for one in printed
     ]
     own = list(dict.fromkeys(key for key, *_ in lines))
     for dataset, memory in dict.fromkeys((one.dataset, one.memory) for one in printed):
         # of parts of gsa: the whole, which they are compared with, and the other reading of one
         beside: list[Key] = [("gsa", ""), ("gsa", OTHER_READING)]
-        for key in beside if name == "table3" else _more(cells, dataset, [memory], own):
-            lines.append((key, dataset, memory, _figure(key, dataset, memory, cells.metric)))
+        for key in beside if name == "table3" else _further_keys(cells, dataset, [memory], own):
+            lines.append(
+                (key, dataset, memory, _published_value(key, dataset, memory, cells.metric))
+            )
     body = [
         [
-            *map(plain, key),
+            *map(printable, key),
             dataset,
             str(memory),
             *cells.numbers(key, dataset, memory),
-            *_fields(one),
+            *_published_fields(one),
         ]
         for key, dataset, memory, one in lines
     ]
@@ -294,13 +302,13 @@ def tidy(name: str, results: Sequence[Result], *, datasets: Sequence[str] = ()) 
     return Table(["method", "variant", "dataset", "memory", *measured, *theirs], body)
 
 
-def _key(figure: Figure) -> Key:
+def _key_of(figure: PublishedValue) -> Key:
     if figure.method in ABLATIONS:
         return "gsa", ABLATIONS[figure.method]
     return figure.method, ""
 
 
-def _fields(figure: Figure | None) -> list[str]:
+def _published_fields(figure: PublishedValue | None) -> list[str]:
     if figure is None:
         return [""] * 5
     return [figure.value, figure.deviation, figure.runs, figure.source, figure.doubt]

@@ -1,4 +1,4 @@
-"""Which labels have been seen, in order of arrival, and where one task ends and the next begins."""
+"""The index of classes: labels in order of arrival, and the boundaries between tasks."""
 
 from __future__ import annotations
 
@@ -20,45 +20,47 @@ Texts = np.ndarray[Any, np.dtype[np.str_]]
 
 
 @dataclass
-class ClassBook:
-    """Labels to rows of the head, and boundaries, told or inferred.
+class ClassIndex:
+    """A map from labels to rows of the head, which also counts tasks.
 
-    A boundary is inferred when unseen classes arrive after `gap` batches without any, unless
-    boundaries are told: then only those count.
+    A boundary is inferred when unseen classes arrive after `gap` batches without any. Once
+    `new_task` was called, none are inferred.
 
-    >>> book = ClassBook(gap=2)
-    >>> [book.enter(batch) for batch in ([0, 1], [1, 0], [0, 2], [0], [1], [3])]
+    >>> index = ClassIndex(gap=2)
+    >>> [index.enter(batch) for batch in ([0, 1], [1, 0], [0, 2], [0], [1], [3])]
     [False, False, False, False, False, True]
-    >>> book.labels, book.task
+    >>> index.labels, index.task
     ([0, 1, 2, 3], 1)
     """
 
     gap: int
     labels: list[Label] = field(default_factory=list)
     task: int = 0
-    told: bool = False
-    quiet: int = 0
-    batches: int = 0
+    told: bool = False  # whether `new_task` was ever called
+    quiet: int = 0  # batches since the last unseen class
+    batches: int = 0  # batches of the current task
 
     def __post_init__(self) -> None:
         self.row_of = {label: row for row, label in enumerate(self.labels)}
 
     def has_unseen(self, batch: Iterable[Label]) -> bool:
+        """Returns whether a label of the batch has no row yet."""
         return not self.row_of.keys() >= set(batch)
 
     def expect_kind_of(self, label: Label) -> None:
-        """Refuses text where the labels so far are numbers, and a number where they are text."""
+        """Raises an InputError if the label is text and the labels so far are numbers, or vice
+        versa."""
         if self.labels and type(label) is not type(self.labels[0]):
             kind = "text" if isinstance(self.labels[0], str) else "whole numbers"
             raise InputError(f"y: the labels of this learner are {kind}, not {quoted(label)}")
 
     def boundary_due(self, batch: Iterable[Label]) -> bool:
-        """Whether a boundary will be inferred before this batch."""
+        """Returns whether a boundary will be inferred before this batch."""
         silent = not self.told and self.quiet >= self.gap and self.batches > 0
         return silent and self.has_unseen(batch)
 
     def enter(self, batch: Iterable[Label]) -> bool:
-        """Enters a batch's labels; says whether a boundary was inferred before it."""
+        """Adds a batch's labels. Returns whether a boundary was inferred before it."""
         labels = list(dict.fromkeys(batch))
         inferred = self.boundary_due(labels) and self.close_task()
         unseen = [label for label in labels if label not in self.row_of]
@@ -70,7 +72,7 @@ class ClassBook:
         return inferred
 
     def close_task(self) -> bool:
-        """Ends the running task, unless it has had no batch yet."""
+        """Ends the current task and returns true, unless it has had no batch yet."""
         if not self.batches:
             return False
         self.batches = 0
@@ -81,8 +83,9 @@ class ClassBook:
         return asdict(self)
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], gap: int, steps: int) -> ClassBook:
-        """As it was after so many steps; unless it cannot have been so."""
+    def from_state(cls, state: dict[str, Any], gap: int, steps: int) -> ClassIndex:
+        """Returns the index of a saved state after `steps` steps. Raises a CheckpointError if the
+        state is impossible."""
         expect_alike(state, cls(gap).state_dict(), "book")
         expect_number(state["gap"], gap, gap, "book.gap")
         for name in ("task", "quiet", "batches"):
@@ -99,7 +102,7 @@ class ClassBook:
 
 
 def labels_of(rows: Tensor, classes: Sequence[Label]) -> Tensor | Texts:
-    """The labels of some rows: text as an array of NumPy's, numbers as a tensor where the rows are.
+    """Returns the labels of rows: text as a NumPy array, numbers as a tensor on the rows' device.
 
     >>> labels_of(torch.tensor([1, 0, 1]), ["cat", "dog"]), labels_of(torch.tensor([0]), [-7])
     (array(['dog', 'cat', 'dog'], dtype='<U3'), tensor([-7]))

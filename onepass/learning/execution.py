@@ -1,7 +1,7 @@
-"""How a step is executed: eagerly, or captured once as a CUDA graph and replayed.
+"""Engines that execute a step: eagerly, or captured once as a CUDA graph and replayed.
 
-Steps are small, so a GPU waits for Python and kernel launches rather than for arithmetic. A graph
-launches all kernels of a step at once. The step's code is the same in both.
+Steps are small, so a GPU spends its time waiting for Python and kernel launches. A graph launches
+all kernels of a step together. Both engines run the same code of a step.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ from onepass.base.parts import Step
 
 EngineKind = Literal["auto", "eager", "graph"]
 StepFunction = Callable[[Tensor, Tensor], Step]
-Notice = Callable[[], None]
+Callback = Callable[[], None]
 WARM_UP = 3
 
 
-def nobody() -> None:
-    """Takes no notice."""
+def do_nothing() -> None:
+    """Does nothing."""
 
 
-class Eager:
-    """Calls the step."""
+class EagerEngine:
+    """An engine that calls the step."""
 
     capture_seconds = 0.0
 
-    def run(self, step: StepFunction, x: Tensor, y: Tensor, replaying: Notice = nobody) -> Step:
+    def run(
+        self, step: StepFunction, x: Tensor, y: Tensor, replaying: Callback = do_nothing
+    ) -> Step:
         return step(x, y)
 
     def reset(self, *, other_step: bool = False) -> None:
         pass
 
 
-class Graph:
-    """Captures the step when a few batches of one size have come in a row, and replays it for every
-    batch of that size; others run eagerly. Captured generators go on where they were, so the
-    numbers drawn are those of the eager step."""
+class GraphEngine:
+    """An engine that captures the step as a CUDA graph after a few batches of one size in a row. It
+    replays the graph for every batch of that size and runs others eagerly. Captured generators keep
+    their state, so both draw the same random numbers."""
 
     def __init__(self, generators: Iterable[torch.Generator]) -> None:
-        self.generators = [one for one in generators if one.device.type == "cuda"]
+        self.generators = [rng for rng in generators if rng.device.type == "cuda"]
         self.side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.graph: torch.cuda.CUDAGraph | None = None
         self.x = self.y = torch.empty(0)
@@ -55,35 +57,39 @@ class Graph:
         self.capture_seconds = 0.0
 
     def reset(self, *, other_step: bool = False) -> None:
-        """The tensors of the step have changed: capture anew. Another step is run eagerly first,
-        as the one before was: what its kernels set up at their first call cannot be captured."""
+        """Drops the graph because tensors of the step were replaced. `other_step`: the step itself
+        has changed and must run eagerly again first, because kernels cannot be captured in their
+        first call."""
         self.graph = None
         if other_step:
             self.row = 0
 
-    def run(self, step: StepFunction, x: Tensor, y: Tensor, replaying: Notice = nobody) -> Step:
-        """Runs the step, or calls `replaying` and replays it, which runs no Python of the step."""
+    def run(
+        self, step: StepFunction, x: Tensor, y: Tensor, replaying: Callback = do_nothing
+    ) -> Step:
+        """Runs the step, or replays its graph, which runs none of its Python. `replaying` is called
+        before a replay."""
         if self.graph is None or x.shape != self.x.shape:
-            # how many batches of this size have come in a row
+            # the number of consecutive batches of this size
             self.row = self.row + 1 if x.shape == self.size else 1
             self.size = x.shape
             if self.row <= WARM_UP:
-                return self._eagerly(step, x, y)
+                return self._run_eagerly(step, x, y)
             self.graph = None
             self.x, self.y = x.clone(), y.clone()
             self.graph = self._capture(step, self.x, self.y)
-        # the graph reads its own tensors, so the batch goes there
+        # the graph reads its own input tensors
         self.x.copy_(x)
         self.y.copy_(y)
         replaying()
         self.graph.replay()
         loss, *terms = self.reported.clone()
         named = dict(zip(self.step.terms, terms, strict=True))
-        # copies, since the next replay writes into the graph's own tensors
+        # copies, because the next replay overwrites the graph's tensors
         return Step(loss, named, tuple(output.clone() for output in self.step.outputs))
 
-    def _eagerly(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
-        """On a stream of its own, as capture asks of what it will capture."""
+    def _run_eagerly(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
+        """Runs the step on a side stream, which CUDA requires before a capture."""
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
             done = step(x, y)
@@ -97,7 +103,7 @@ class Graph:
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
-        # other threads may go on predicting, with a snapshot, while this one captures
+        # thread_local: other threads may predict with a snapshot during the capture
         relaxed = torch.cuda.graph(graph, stream=self.side, capture_error_mode="thread_local")
         with _no_garbage_collected(), relaxed:
             self.step = step(x, y)
@@ -108,7 +114,7 @@ class Graph:
 
 @contextmanager
 def _no_garbage_collected() -> Iterator[None]:
-    """Whatever garbage there is: to free it on the GPU meanwhile would spoil the capture."""
+    """Stops garbage collection, because freeing GPU memory during a capture would invalidate it."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -118,14 +124,15 @@ def _no_garbage_collected() -> Iterator[None]:
             gc.enable()
 
 
-def make(
+def make_engine(
     kind: EngineKind, capturable: bool, where: torch.device, generators: Iterable[torch.Generator]
-) -> Eager | Graph:
-    """`auto` is a graph on a GPU, for methods whose step can be captured."""
+) -> EagerEngine | GraphEngine:
+    """Returns an engine. `auto` is a graph on a GPU if the step can be captured, otherwise
+    eager."""
     if kind == "graph" and where.type != "cuda":
         raise InputError("engine 'graph' needs a GPU")
     if kind == "graph" and not capturable:
         raise InputError("engine 'graph' is not for this method: its step cannot be captured")
     if kind == "eager" or where.type != "cuda" or not capturable:
-        return Eager()
-    return Graph(generators)
+        return EagerEngine()
+    return GraphEngine(generators)

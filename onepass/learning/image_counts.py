@@ -1,4 +1,4 @@
-"""How many images a step costs."""
+"""The cost of a step in images."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from onepass.learning.learner import Learner
 
 
-def images_of(learner: Learner, batch: int) -> ImageCount:
-    """Returns all images that a stream batch of this size costs, once tasks and memory are under
-    way; copies of the network count like the network itself."""
-    own, once = learner.cost(batch), learner.cost_of_letting_in(batch)
-    shown = learner.shown(batch) if learner.distil else 0
-    trained = own.trained - once.trained + shown * learner.distil_raw
-    scored = own.scored - once.scored + shown
-    return once + ImageCount(learner.repeats * trained, learner.repeats * scored)
+def images_per_batch(learner: Learner, batch: int) -> ImageCount:
+    """Returns the images processed for a stream batch of this size, when the memory is full and an
+    old task exists. Copies of the network count like the network."""
+    own, storing = learner.cost(batch), learner.cost_of_storing(batch)
+    taught = learner.teacher_images(batch) if learner.distil else 0
+    trained = own.trained - storing.trained + taught * learner.distil_raw
+    scored = own.scored - storing.scored + taught
+    return storing + ImageCount(learner.repeats * trained, learner.repeats * scored)

@@ -1,4 +1,4 @@
-"""What the memories of a learner hold, and which of it is to be forgotten."""
+"""The contents of a learner's memories, and the removal of samples from them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
-from onepass.base.text import as_html, quoted, shortened
+from onepass.base.text import html_table, quoted, shortened
 from onepass.learning.class_index import Texts, labels_of
-from onepass.learning.network_copies import Copy
+from onepass.learning.network_copies import NetworkCopy
 from onepass.memory import Store
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class MemoryContents:
-    """Samples in a memory, as copies: `x` as they were learned, `y` their labels."""
+    """Copies of the samples in a memory: `x` as they were learned, and their labels `y`."""
 
     x: Tensor
     y: Tensor | Texts
@@ -36,18 +36,18 @@ class MemoryContents:
 
     def _repr_html_(self) -> str:
         each = ", ".join(f"{label}: {count}" for label, count in self._counts.items())
-        return as_html("Kept", {"samples": len(self), "of each class": shortened(each)})
+        return html_table("Kept", {"samples": len(self), "of each class": shortened(each)})
 
     @property
     def _counts(self) -> dict[str, int]:
-        """How many there are of each label."""
+        """The number of samples of each label."""
         return dict(Counter(map(str, self.y.tolist())))
 
 
 @dataclass(frozen=True)
 class RemovalReport:
-    """How many samples were removed from the memory, how many are left, and whether the weights
-    have unlearned them, which only a network has that is made from the memory when it is asked."""
+    """The result of `forget`: how many samples were removed, how many are left, and whether the
+    network unlearns them, as only a network does that is trained from the memory to predict."""
 
     samples: int
     left: int
@@ -56,7 +56,7 @@ class RemovalReport:
     def __str__(self) -> str:
         done = f"{self.samples} samples removed from the memory, {self.left} are left"
         if self.unlearned:
-            return f"{done}; the network will be trained anew, on those"
+            return f"{done}; the network will be trained anew on those"
         return f"{done}; the network has not unlearned them: its weights are as they were"
 
 
@@ -66,18 +66,18 @@ def stores_of(learner: Learner) -> list[Store]:
 
 
 def memory_bytes(learner: Learner) -> int:
-    """Returns what the samples that are kept take, once the memory is full."""
+    """Returns the bytes of the samples in full memories."""
     return sum(store.bytes for store in stores_of(learner))
 
 
 def copy_bytes(learner: Learner) -> int:
-    """Returns what copies of the network take."""
+    """Returns the bytes of the copies of the network."""
     parts = learner.trainer.parts.values()
-    return sum(part.bytes for part in parts if isinstance(part, Copy))
+    return sum(part.bytes for part in parts if isinstance(part, NetworkCopy))
 
 
-def kept_in(stores: Iterable[Store], classes: list[Label]) -> MemoryContents:
-    """What these memories hold, one after the other, each in the order of its slots."""
+def contents_of(stores: Iterable[Store], classes: list[Label]) -> MemoryContents:
+    """Returns the samples of these memories, one memory after the other, in the order of slots."""
     held = [(store.x[: int(store.size)], store.y[: int(store.size)]) for store in stores]
     if not held:
         return MemoryContents(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
@@ -85,8 +85,8 @@ def kept_in(stores: Iterable[Store], classes: list[Label]) -> MemoryContents:
     return MemoryContents(x, labels_of(rows, classes))
 
 
-def removed_from(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) -> RemovalReport:
-    """Removes the samples of a mask over all that these memories hold, (n)."""
+def remove_samples(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) -> RemovalReport:
+    """Removes samples where a mask (n) over the contents of these memories is true."""
     sizes = [int(store.size) for store in stores]
     for store, part in zip(stores, torch.split(gone, sizes), strict=True):
         store.forget(part.to(store.y.device))
@@ -94,17 +94,19 @@ def removed_from(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) -> R
     return RemovalReport(removed, len(gone) - removed, unlearned)
 
 
-def chosen(where: Any, kept: MemoryContents) -> Tensor:
-    """A mask over what is kept, (n), given as one or as a function of samples and labels."""
+def removal_mask(where: Any, kept: MemoryContents) -> Tensor:
+    """Returns a mask (n) over the kept samples, from a mask or a function of samples and labels."""
     given = where(kept.x, kept.y) if callable(where) else where
     try:
         mask = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"where must be a mask or give one, not {quoted(given)}") from None
+        raise InputError(
+            f"where must be a mask or a function that returns one, not {quoted(given)}"
+        ) from None
     if mask.dtype != torch.bool or mask.shape != (len(kept),):
         got = f"{str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
         raise InputError(
-            f"where must say of each of the {len(kept)} samples in `kept` whether it goes: a mask "
-            f"of true and false, not {got}"
+            f"where must be a boolean mask over the {len(kept)} samples in `kept`, true for those "
+            f"to remove, not {got}"
         )
     return mask

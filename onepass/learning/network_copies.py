@@ -1,7 +1,7 @@
-"""Copies of the network: one that stays as the network was, one that follows it slowly.
+"""Copies of the network: an earlier state of it, and a moving average of its weights.
 
-They are parts: saved and resumed with the learner, grown with the head, captured with the step, and
-no optimiser moves them. Images that they are shown count in the cost of a step.
+They are parts: they are saved with the learner, grow with the head and are captured with the step.
+No optimiser trains them. Images that they are evaluated on count in the cost of a step.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.parts import StatefulPart
-from onepass.nets import Classifier, Head, normalising
-from onepass.nets.norms import Norms
+from onepass.nets import Classifier, Head, tied_batch_norm_copy
+from onepass.nets.norms import NormLayer
 from onepass.nets.optimisers import pad_rows
 
 if TYPE_CHECKING:
     from onepass.learning.trainer import Trainer
 
-Place = tuple[nn.Module, nn.Module, str]  # of a buffer: in a copy, in the network, its name
+BufferPair = tuple[nn.Module, nn.Module, str]  # modules of copy and network, name of the buffer
 Rule = float | Literal["growing", "arrivals"]  # a decay, or the name of a rule
-GROWTH = 16
-PART = 4  # a quarter
-LONGEST = 1000  # steps
+GROWTH = 16  # `growing` averages over the last 1 / 17 of all steps
+PART = 4  # `arrivals` averages over the last quarter
+LONGEST = 1000  # steps; no average is longer
 
 
-class Copy(StatefulPart):
-    """A second network with the weights and BatchNorm statistics of the first, evaluating.
+class NetworkCopy(StatefulPart):
+    """A copy of the network in evaluation mode, with its weights and BatchNorm statistics.
 
-    Calling it gives logits (n, C) of views, without a gradient.
+    A call returns logits (n, C) of views, without a gradient.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -46,16 +46,16 @@ class Copy(StatefulPart):
 
     @torch.no_grad()
     def features(self, views: Tensor) -> Tensor:
-        """What its backbone makes of views, (n, features), without a gradient, in fp32."""
+        """Returns fp32 features (n, features) of views, without a gradient."""
         return self.model.features(views).float()
 
     @property
     def bytes(self) -> int:
-        """Of its weights and statistics."""
-        return sum(one.numel() * one.element_size() for one in _values(self.model).values())
+        """The bytes of its weights and statistics."""
+        return sum(value.numel() * value.element_size() for value in _values(self.model).values())
 
     def grow(self, rows: int) -> None:
-        """New rows are born with the values that they have in the network."""
+        """Appends rows to the head with the initial values that they have in the network."""
         head, held = self.network.head, self.model.head.capacity
         self.model.head.extend(head.weight[held:].detach(), head.bias[held:].detach())
 
@@ -68,20 +68,21 @@ class Copy(StatefulPart):
         self.model.load_state_dict(state["model"])
 
     def mark(self) -> dict[str, Tensor]:
-        """Nothing: it moves after the optimiser, or between steps."""
+        """Returns nothing: a copy changes only after the optimiser's update, which is never
+        undone."""
         return {}
 
 
-class PreviousNetwork(Copy):
-    """The network as it was when it was last taken, by default at each boundary.
+class PreviousNetwork(NetworkCopy):
+    """A copy of the network as it was at the last boundary.
 
     Parameters
     ----------
     at_boundaries
-        Whether it is taken at the end of each task; if not, when the method calls `take`.
+        Whether to copy the network at each boundary. If false, the method calls `take_copy`.
 
-    `known` is a mask (C) of the classes that it knew then, all false before it is first taken.
-    Under bf16 it is kept in bf16: its weights are cast when it is taken, not at each use.
+    `known` is a mask (C) of the classes that the copied network knew, all false before the first
+    copy. With bf16 precision the weights are cast once, when they are copied.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("known",)
@@ -93,15 +94,15 @@ class PreviousNetwork(Copy):
         self._seen = trainer.seen
         if trainer.settings.precision == "bf16":
             for parameter in self.model.parameters():
-                if parameter.ndim > 1:  # what autocast would cast
+                if parameter.ndim > 1:  # the weights that autocast casts
                     parameter.data = parameter.data.bfloat16()
 
     @torch.no_grad()
-    def take(self) -> None:
-        """From now on it is the network as it is now; in place, as a captured step needs it."""
+    def take_copy(self) -> None:
+        """Copies the current network, in place, because a captured step reads these tensors."""
         now = _values(self.network)
-        for name, kept in _values(self.model).items():
-            kept.copy_(now[name])
+        for name, value in _values(self.model).items():
+            value.copy_(now[name])
         self.known.copy_(self._seen)
 
     def classes_are(self, seen: Tensor, new: Tensor) -> None:
@@ -109,27 +110,28 @@ class PreviousNetwork(Copy):
 
     def new_task(self) -> None:
         if self.at_boundaries:
-            self.take()
+            self.take_copy()
 
     def grow(self, rows: int) -> None:
         super().grow(rows)
         self.known = pad_rows(self.known, rows - len(self.known))
 
 
-class WeightAverage(Copy):
-    """An exponential average of the network over the optimiser's steps.
+class WeightAverage(NetworkCopy):
+    """A moving average of the network's weights over the optimiser's steps.
 
         mean_t = mean_{t-1} + rate_t (network_t - mean_{t-1})
 
-    rate_t = max(1 - decay, 1 / (t + 1)) for a decay, so that it begins as the plain mean of all
-    networks so far, the initial one included, instead of staying near that one.
-    rate_t = max(17 / (t + 16), 1 / 1000) for `growing`: it spans the last t / 17 steps, since a
-    network changes less and less, but never more than 1000, since classes go on arriving.
-    rate_t = max(4 / (4 + s), 1 / 1000) for `arrivals`: it spans a quarter of the s steps since a
-    class last arrived, so that whoever is new is known soon.
-    (Measured in results/averages-cifar100.md and results/best.md.)
-    BatchNorm's statistics are averaged as weights are; any other buffer is the network's: nobody
-    knows what it means, and a mask of infinities has no mean.
+    rate_t = max(1 - decay, 1 / (t + 1)) for a decay. It begins as the plain mean of all networks so
+    far, so that it does not stay near the initial one.
+    rate_t = max(17 / (t + 16), 1 / 1000) for `growing`. It spans the last t / 17 steps, because a
+    network changes less and less, but at most 1000, because classes keep arriving.
+    rate_t = max(4 / (4 + s), 1 / 1000) for `arrivals`, where s counts steps since a class arrived.
+    It spans the last s / 4 steps, so that it learns new classes soon.
+    results/averages-cifar100.md and results/best.md compare the rules.
+
+    BatchNorm statistics are averaged like weights. Other buffers are copied from the network,
+    because their meaning is unknown: a mask of infinities has no mean.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("updates",)
@@ -137,19 +139,19 @@ class WeightAverage(Copy):
     def __init__(self, trainer: Trainer, rule: Rule) -> None:
         super().__init__(trainer)
         self.rule = rule
-        self._pairs = _Pairs(self.model, self.network)
-        self._teacher = normalising(self.model, self.network)
+        self._tensor_pairs = _TensorPairs(self.model, self.network)
+        self._batch_norm_teacher = tied_batch_norm_copy(self.model, self.network)
         self.updates = torch.zeros((), device=trainer.torch_device)
         self._classes = trainer.seen.sum()
 
     @torch.no_grad()
-    def teach(self, views: Tensor) -> Tensor:
-        """Its logits (n, C) of views, where BatchNorm has the statistics of these views, as in the
-        network that trains, and leaves its own alone."""
-        return self._teacher.train_forward(views)
+    def teacher_logits(self, views: Tensor) -> Tensor:
+        """Returns logits (n, C) of views. BatchNorm uses the statistics of these views, as in the
+        network that trains, and does not update its own."""
+        return self._batch_norm_teacher.train_forward(views)
 
     def rate(self) -> Tensor:
-        """How far it moves towards the network at this update."""
+        """Returns rate_t, the weight of the network in this update."""
         if self.rule == "growing":
             return ((1 + GROWTH) / (self.updates + GROWTH)).clamp(min=1 / LONGEST)
         if self.rule == "arrivals":
@@ -158,7 +160,7 @@ class WeightAverage(Copy):
 
     def classes_are(self, seen: Tensor, new: Tensor) -> None:
         count = seen.sum()
-        if self.rule == "arrivals":  # counts from here on, in place, as a captured step needs it
+        if self.rule == "arrivals":  # restart the count, in place for captured steps
             self.updates.masked_fill_(count != self._classes, 0)
         self._classes = count
 
@@ -166,20 +168,22 @@ class WeightAverage(Copy):
     def follow(self) -> None:
         self.updates += 1
         rate = self.rate()
-        for means, now in self._pairs.averaged():
+        for means, now in self._tensor_pairs.averaged():
             _move_towards(means, now, rate)
-        for copies, now in self._pairs.copied():
+        for copies, now in self._tensor_pairs.copied():
             torch._foreach_copy_(copies, now)
 
     def grow(self, rows: int) -> None:
         super().grow(rows)
-        self._pairs = _Pairs(self.model, self.network)
-        self._teacher = normalising(self.model, self.network)
+        self._tensor_pairs = _TensorPairs(self.model, self.network)
+        self._batch_norm_teacher = tied_batch_norm_copy(self.model, self.network)
 
 
 def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:
-    """mean + rate (now - mean), in place, by one kernel for all: that of gradient descent on
-    |mean - now|^2 / 2, whose gradient is a decay of 1 less `now`, maximised."""
+    """Updates means to mean + rate (now - mean) with one kernel for all tensors.
+
+    It borrows the SGD kernel. Weight decay 1 contributes mean, `maximize` negates `now`, so that
+    the gradient is mean - now, and the learning rate is `rate`."""
     torch._fused_sgd_(
         means,
         now,
@@ -194,50 +198,50 @@ def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:
     )
 
 
-class _Pairs:
-    """The tensors of a copy beside those of the network that can move: found once, since a step of
-    a small network takes hardly longer than to look for them."""
+class _TensorPairs:
+    """The pairs of tensors in a copy and in the network that training can change. They are found
+    once, because the search takes about as long as a step of a small network."""
 
     def __init__(self, copied: Classifier, network: Classifier) -> None:
         weights = zip(copied.parameters(), network.parameters(), strict=True)
         self.weights = [pair for pair in weights if pair[1].requires_grad]
         modules = zip(copied.modules(), network.modules(), strict=True)
         found = {
-            id(buffer): (theirs, own, name)  # each once, however many layers share it
+            id(buffer): (theirs, own, name)  # once, even if layers share it
             for theirs, own in modules
             for name, buffer in own.named_buffers(recurse=False)
             if own is not network.head or f"head.{name}" not in Head.for_training
         }
-        self.statistics: list[Place] = []
-        self.others: list[Place] = []
-        for place in found.values():
-            _, own, name = place
-            means = isinstance(own, Norms) and getattr(own, name).is_floating_point()
-            (self.statistics if means else self.others).append(place)
+        self.statistics: list[BufferPair] = []
+        self.others: list[BufferPair] = []
+        for pair in found.values():
+            _, own, name = pair
+            means = isinstance(own, NormLayer) and getattr(own, name).is_floating_point()
+            (self.statistics if means else self.others).append(pair)
 
     def averaged(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """The copy's weights and statistics and the network's."""
+        """Yields lists of weights and statistics to average: the copy's, the network's."""
         return _by_kind([*self.weights, *_now(self.statistics)])
 
     def copied(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """The copy's other buffers and the network's."""
+        """Yields lists of other buffers to copy: the copy's, the network's."""
         return _by_kind(_now(self.others))
 
 
-def _now(buffers: list[Place]) -> list[tuple[Tensor, Tensor]]:
-    """Looked up each time: a network may put others in their place."""
+def _now(buffers: list[BufferPair]) -> list[tuple[Tensor, Tensor]]:
+    """Looks up the buffers each time, because a network may replace them."""
     return [(getattr(a, name), getattr(b, name)) for a, b, name in buffers]
 
 
 def _by_kind(pairs: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """The first and the second ones, for each kind of number."""
+    """Yields the first and the second tensors of the pairs, grouped by dtype."""
     for kind in {now.dtype for _, now in pairs}:
         same = [pair for pair in pairs if pair[1].dtype == kind]
         yield [mine for mine, _ in same], [now for _, now in same]
 
 
 def _values(model: Classifier) -> dict[str, Tensor]:
-    """Weights and statistics by name, each once, however many layers share it; without what the
-    head remembers for training."""
+    """Returns weights and statistics by name, each once, even if layers share it. Excludes the
+    head's buffers for training."""
     own = dict(chain(model.named_parameters(), model.named_buffers()))
     return {name: value for name, value in own.items() if name not in Head.for_training}

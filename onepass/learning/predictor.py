@@ -1,4 +1,4 @@
-"""Labels and scores from a network that is not touched by them."""
+"""Prediction: labels and scores from a trained network."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PREDICTION_BATCH = {"cpu": 512, "mps": 512, "cuda": 2048}
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """What a learner knew at one moment: it predicts, and nothing about it changes.
+    """A learner frozen at one moment, which only predicts.
 
-    `Learner.snapshot` gives one with a network of its own, which any number of threads may use
-    while the learner goes on.
+    `Learner.snapshot` returns one with its own network. Any number of threads may use it while the
+    learner goes on learning.
     """
 
     classes: tuple[Label, ...]
@@ -32,7 +32,7 @@ class Predictor:
     where: torch.device
     normalise: Callable[[Tensor], Tensor]
     scorer: nn.Module
-    mirrored: bool = False  # images only: scores are the mean over an image and its mirror image
+    mirrored: bool = False  # images only: average the scores of an image and its mirror image
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
@@ -40,11 +40,12 @@ class Predictor:
 
     @torch.no_grad()
     def scores(self, x: Any) -> Tensor:
-        """Scores (n, classes), higher for a likelier class; columns as `classes`."""
+        """Returns scores (n, classes), higher for likelier classes, with columns as in
+        `classes`."""
         samples = inputs.as_samples(x)
-        inputs.expect(samples, self.shape, self.dtype)
+        inputs.expect_samples(samples, self.shape, self.dtype)
         scores = self._scores(samples)
-        if not _are_scores(scores) and _are_scores(self._scores(torch.zeros_like(samples[:1]))):
+        if not _all_valid(scores) and _all_valid(self._scores(torch.zeros_like(samples[:1]))):
             raise InputError("x holds values that are too large: their scores are not finite")
         return scores
 
@@ -58,14 +59,15 @@ class Predictor:
         return (scores + self.scorer(inputs.flip(3))) / 2 if self.mirrored else scores
 
     def predict(self, x: Any) -> Tensor | Texts:
-        """The label of the highest score, (n): numbers as a tensor, text as an array of NumPy's."""
+        """Returns the labels with the highest scores, (n): numbers as a tensor, text as a NumPy
+        array."""
         return labels_of(self.scores(x).argmax(dim=1), self.classes)
 
-    def on_its_own(self) -> Predictor:
-        """With copies of all that it needs: what becomes of the learner no longer matters."""
+    def independent_copy(self) -> Predictor:
+        """Returns a predictor with its own copy of the network, independent of the learner."""
         return replace(self, scorer=copy.deepcopy(self.scorer).requires_grad_(False))
 
 
-def _are_scores(values: Tensor) -> bool:
-    """Neither infinite nor NaN; minus infinity is the score of what cannot be."""
+def _all_valid(values: Tensor) -> bool:
+    """Returns whether no score is infinite or NaN. Minus infinity is valid: an impossible class."""
     return bool((values < torch.inf).all())

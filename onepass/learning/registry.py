@@ -1,5 +1,5 @@
-"""What there is to know about each method, in one row; the CLI, the tables, the checks and the
-documents read it from here."""
+"""The registry of methods, and the facts about each. The CLI, tables, checks and documents read
+it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 if TYPE_CHECKING:
     from onepass.learning.learner import Learner
@@ -18,12 +18,12 @@ L = TypeVar("L", bound="Learner")
 
 @dataclass(frozen=True, kw_only=True)
 class MethodFacts:
-    """Holds what tables need to know of a method.
+    """The facts about a method that tables need.
 
-    `paper` and `year` say where it comes from (year 0: no paper). `boundaries`: whether it ignores
-    task boundaries or uses them, told or inferred. `one_task`: it is meant for all classes at once,
-    as a reference, and is not online. `revision` is raised whenever its numbers move: runs of two
-    revisions are different runs, and no table mixes them.
+    `paper` and `year` are its source (year 0: no paper). `boundaries` is whether it ignores or uses
+    task boundaries. `one_task` marks a reference that learns all classes as one task, which is not
+    online. `revision` increases whenever its results change: runs of two revisions are different
+    runs, and no table mixes them.
     """
 
     paper: str
@@ -35,13 +35,13 @@ class MethodFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodInfo(MethodFacts):
-    """A method that has been imported: its name, its class and its facts."""
+    """An imported method: its name, its class and its facts."""
 
     key: str
     learner: type[Learner]
 
 
-METHODS = Names[MethodInfo]("method", "onepass.methods", "onepass.methods")
+METHODS = Registry[MethodInfo]("method", "onepass.methods", "onepass.methods")
 
 
 def method(
@@ -53,7 +53,7 @@ def method(
     one_task: bool = False,
     revision: int = 1,
 ) -> Callable[[type[L]], type[L]]:
-    """Registers a learner under the name by which the command line and the tables know it."""
+    """Registers a learner class under the name that the command line and the tables use."""
 
     def register(learner: type[L]) -> type[L]:
         info = MethodInfo(
@@ -73,16 +73,18 @@ def method(
 
 
 def get(key: str) -> MethodInfo:
+    """Returns a method, and imports it if necessary. Raises an error that names the nearest
+    ones."""
     return METHODS[key]
 
 
 def facts(key: str) -> MethodFacts | None:
-    """Returns a method's facts, or None if nobody knows it. A method of ours is not imported."""
+    """Returns a method's facts, or None if it is unknown. It does not import our own methods."""
     if key in METHODS.entries or key not in METHODS.declared:
         return METHODS.get(key)
     return MethodFacts(**METHODS.declared[key].facts)
 
 
 def methods() -> list[MethodInfo]:
-    """Returns all methods, imported, those of installed packages too."""
+    """Imports and returns all methods, including those of installed packages."""
     return list(METHODS.all().values())

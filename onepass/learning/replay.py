@@ -1,4 +1,4 @@
-"""What methods with a memory share, and those that also train on draws from it."""
+"""The base classes of methods with a memory, and of those that train on draws from it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from onepass.base.settings import require
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import stores_of
 from onepass.memory import Reservoir, Store
-from onepass.nets import normalises, renormalised
+from onepass.nets import has_training_norms, recalibrated_copy
 
-NORMALISED_BY = 1000  # samples; these numbers were chosen in results/norms.md
-NEW_ODDS = 2  # so many of the newest classes to one of the others,
-MOST = 18  # but no class counts for more than so many others
+NORMALISED_BY = 1000  # samples; results/norms.md has the experiments behind these numbers
+NEW_ODDS = 2  # samples of the newest classes per sample of the others,
+MOST = 18  # but at most so many times the others' samples per class
 
 
 @dataclass(kw_only=True, eq=False)
 class WithMemory(Learner):
-    """A memory, by default a reservoir.
+    """A method with a memory, by default a reservoir.
 
     Parameters
     ----------
     memory
-        How many samples are kept.
+        The number of samples in the memory.
     norms
-        What BatchNorm predicts with: the `running` statistics of training, or those of a thousand
-        samples of the `memory` as they are, two thirds of them of the newest task's classes (less
-        where these are not a tenth of all: a class counts for at most 18 others). The network is
-        shown these whenever scores follow a step; training does not notice.
+        The BatchNorm statistics for predictions: the `running` ones of training, or those of 1000
+        samples of the `memory`, without augmentation. Two thirds of these are of the newest task's
+        classes (fewer if these are under a tenth of all classes: one class weighs as much as 18
+        others at most). They cost a forward pass at the first scores after a step. Training does
+        not change.
     """
 
     memory: int = 1000
     norms: Literal["running", "memory"] = "running"
 
     store: Store = field(init=False)
-    newest: Newest = field(init=False)
+    newest: NewestClasses = field(init=False)
 
     def check_settings(self) -> None:
         super().check_settings()
@@ -51,26 +52,26 @@ class WithMemory(Learner):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.store = self.make_store(shape, dtype, self.trainer.rngs["draws"])
         if self.norms == "memory":
-            self.newest = Newest(self.trainer.torch_device)
+            self.newest = NewestClasses(self.trainer.torch_device)
 
     def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
-        """The memory; a method with one of its own makes it here."""
+        """Returns the memory. Methods override it to make another kind."""
         return Reservoir(self.memory, shape, dtype, rng)
 
     def scorer(self) -> nn.Module:
-        if self.norms == "running" or not normalises(self.model):
-            return self.trainer.answering
+        if self.norms == "running" or not has_training_norms(self.model):
+            return self.trainer.predicting_model
         x = torch.cat([store.x[: int(store.size)] for store in stores_of(self)])
         y = torch.cat([store.y[: int(store.size)] for store in stores_of(self)])
-        share = new_share(int(self.newest.first), len(self.classes))
-        x = x[partly_new(self.newest.among(y), share)]
-        self.trainer.spend("scores", ImageCount(trained=0, scored=len(x)))
-        return renormalised(self.trainer.answering, self.model, self.views.normalise(x))
+        share = newest_share(int(self.newest.first), len(self.classes))
+        x = x[mix_newest(self.newest.contains(y), share)]
+        self.trainer.count_images("scores", ImageCount(trained=0, scored=len(x)))
+        return recalibrated_copy(self.trainer.predicting_model, self.model, self.views.normalise(x))
 
 
-class Newest(StatefulPart):
-    """The classes of the last task that brought any: a task whose classes are yet to come, or all
-    known, changes nothing. They are the rows from `first` on, since rows come in order of arrival.
+class NewestClasses(StatefulPart):
+    """The classes of the newest task that has any. They are the rows from `first` on, since rows
+    are in order of arrival. A task without new classes does not change them.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("first",)
@@ -81,46 +82,47 @@ class Newest(StatefulPart):
     def classes_are(self, seen: Tensor, new: Tensor) -> None:
         self.first.copy_(torch.where(new.any(), seen.sum() - new.sum(), self.first))
 
-    def among(self, y: Tensor) -> Tensor:
-        """Which of some labels are of these classes, a mask (n)."""
+    def contains(self, y: Tensor) -> Tensor:
+        """Returns a mask (n) of the labels that belong to the newest classes."""
         return y >= self.first
 
 
-def new_share(old: int, known: int) -> float:
-    """How much of the statistics is of the newest classes, if so many of those known are older."""
+def newest_share(old: int, known: int) -> float:
+    """Returns the share of the newest classes in the statistics, if `old` of `known` classes are
+    older."""
     odds = min(NEW_ODDS, MOST * (known - old) / max(1, old))
     return odds / (1 + odds)
 
 
-def partly_new(is_new: Tensor, share: float) -> Tensor:
-    """A thousand places among samples that are new or not (a mask, n): a share of them new, the
-    rest not; all of one kind if there is no other, and none of no samples."""
-    places = torch.arange(len(is_new), device=is_new.device)
+def mix_newest(is_new: Tensor, share: float) -> Tensor:
+    """Returns the indices of 1000 samples, a share of them where the mask `is_new` (n) is true. If
+    all samples are of one kind, all indices are of that kind. No samples give no indices."""
+    indices = torch.arange(len(is_new), device=is_new.device)
     if not is_new.any() or is_new.all():
-        return evenly(places, NORMALISED_BY)
+        return evenly_spaced(indices, NORMALISED_BY)
     count = round(share * NORMALISED_BY)
     rest = NORMALISED_BY - count
-    return torch.cat([evenly(places[is_new], count), evenly(places[~is_new], rest)])
+    return torch.cat([evenly_spaced(indices[is_new], count), evenly_spaced(indices[~is_new], rest)])
 
 
-def evenly(places: Tensor, count: int) -> Tensor:
-    """So many of the places, evenly spread; each several times if there are fewer, and none of
-    none."""
-    if not len(places):
-        return places
-    return places[torch.arange(count, device=places.device) * len(places) // count]
+def evenly_spaced(indices: Tensor, count: int) -> Tensor:
+    """Returns `count` of the indices, evenly spread, with repetitions if there are fewer. No
+    indices give none."""
+    if not len(indices):
+        return indices
+    return indices[torch.arange(count, device=indices.device) * len(indices) // count]
 
 
 @dataclass(kw_only=True, eq=False)
 class Replay(WithMemory):
-    """A memory, and a draw from it for each stream batch.
+    """A method that replays: it draws samples from its memory for each stream batch.
 
     Parameters
     ----------
     memory
-        How many samples are kept.
+        The number of samples in the memory.
     replay
-        How many of them are drawn for each stream batch.
+        The number of samples to draw from it for each stream batch.
     """
 
     replay: int = 64

@@ -1,15 +1,14 @@
-"""Averages a trainer's network, and teaches the network by its average.
+"""Self-distillation: a moving average of the weights teaches the network, in any method.
 
 Papers: Soutif-Cormerais et al., "Improving Online Continual Learning Performance and Stability with
-Temporal Ensembles", 2023 (averaging), and Michel et al., "Rethinking Momentum Knowledge
-Distillation in Online Continual Learning", 2024 (learning from it). Nothing here belongs to one
-method: whatever a step shows the network by `forward` or `output`, the average is shown too, and
+Temporal Ensembles", 2023 (the average), and Michel et al., "Rethinking Momentum Knowledge
+Distillation in Online Continual Learning", 2024 (the distillation). The optimiser minimises
 
     L + distil T^2 E KL(softmax(average(v) / T) || softmax(network(v) / T))      over classes seen
 
-is what the optimiser descends, where L is the method's own loss and v are the views of the step.
-The average teaches as the network learns: BatchNorm has the statistics of the batch, in the same
-forwards, so that an average that equals the network has nothing to teach.
+where L is the loss of the method and v are the views of the step. The teacher is evaluated on the
+views of each forward pass that the step makes or registers. Its BatchNorm layers use the statistics
+of the same batches as the network's. So the loss is zero if the average equals the network.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from onepass.learning.trainer import Trainer, Training
 
 
-class Shown(NamedTuple):
-    """What the network said of some samples in one forward, and the samples as they are."""
+class ForwardRecord(NamedTuple):
+    """A forward pass of a step: the outputs of each batch, and the batches themselves."""
 
     outputs: Sequence[Output]
     samples: Sequence[Samples]
@@ -41,22 +40,22 @@ class Shown(NamedTuple):
 
 
 class SelfDistillation:
-    """The average that predicts, the one that teaches, and what it teaches in the running step.
+    """The average that predicts, the average that teaches, and the distillation loss of the step.
 
-    The trainer that holds it is an argument of its methods: a part that knew its trainer would keep
-    both on a GPU until Python looks for garbage.
+    Methods get the trainer as an argument. Storing it would make a cycle, whose GPU memory only
+    Python's garbage collector frees.
     """
 
     def __init__(self, settings: Training) -> None:
         self.settings = settings
         self.averaged: WeightAverage | None = None
         self.teaching: WeightAverage | None = None
-        self._shown: list[Shown] = []
-        self._lesson: Tensor | None = None
+        self._forwards: list[ForwardRecord] = []
+        self._loss: Tensor | None = None
 
     def make_averages(self, trainer: Trainer) -> dict[str, StatefulPart]:
-        """Makes them of the network as it is now, and returns them by the names that they are saved
-        under: one that predicts and one that teaches, which may be the same."""
+        """Makes the averages from the current network. Returns them by the names under which they
+        are saved. One average may both predict and teach."""
         average, source = self.settings.average, self.settings.distil_from
         parts: dict[str, StatefulPart] = {}
         if average is not None:
@@ -67,42 +66,46 @@ class SelfDistillation:
         return parts
 
     def begin(self) -> None:
-        """Drops what a step that failed, or a task's end, has left."""
-        self._shown.clear()
-        self._lesson = None
+        """Clears what a failed step or the end of a task has left behind."""
+        self._forwards.clear()
+        self._loss = None
 
-    def note(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
-        """Notes what one forward said of some batches: the average will be asked about them too."""
+    def record_forward(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
+        """Registers a forward pass, on whose views the teacher will be evaluated."""
         if self.settings.distil:
-            self._shown.append(Shown(outputs, batches))
+            self._forwards.append(ForwardRecord(outputs, batches))
 
-    def add_lesson(self, loss: Tensor, trainer: Trainer) -> Tensor:
-        """Returns the loss plus what the average teaches on all that was noted since last time."""
-        if not self._shown or self.teaching is None:
+    def add_distillation(self, loss: Tensor, trainer: Trainer) -> Tensor:
+        """Returns the loss plus the distillation loss on all forward passes since the last call."""
+        if not self._forwards or self.teaching is None:
             return loss
-        shown = list(self._shown)
-        self._shown.clear()
-        output = Output.of_all([output for forward in shown for output in forward.outputs])
-        taught = torch.cat([self.teaching.teach(forward.views) for forward in shown])  # (n, C)
-        lesson = self._lesson_on(output, taught, trainer)
-        if self.settings.distil_raw:  # the network is also shown the samples as they are
-            plain = [_as_they_are(forward, trainer) for forward in shown]
-            raw = torch.cat([trainer.model.train_forward(x) for x in plain])
-            lesson = (lesson + self._lesson_on(output._replace(logits=raw), taught, trainer)) / 2
-        said = lesson.detach()
-        self._lesson = said if self._lesson is None else self._lesson + said
-        return loss + self.settings.distil * lesson
+        forwards = list(self._forwards)
+        self._forwards.clear()
+        output = Output.of_all([output for forward in forwards for output in forward.outputs])
+        targets = torch.cat([self.teaching.teacher_logits(forward.views) for forward in forwards])
+        distil_loss = self._distillation_loss(output, targets, trainer)
+        if self.settings.distil_raw:
+            # a further forward pass, without augmentation
+            inputs = [_unaugmented(forward, trainer) for forward in forwards]
+            raw = torch.cat([trainer.model.train_forward(x) for x in inputs])
+            distil_loss = (
+                distil_loss + self._distillation_loss(output._replace(logits=raw), targets, trainer)
+            ) / 2
+        detached = distil_loss.detach()
+        self._loss = detached if self._loss is None else self._loss + detached
+        return loss + self.settings.distil * distil_loss
 
-    def _lesson_on(self, output: Output, taught: Tensor, trainer: Trainer) -> Tensor:
-        return distillation(output, taught, trainer.seen, self.settings.distil_temperature)
+    def _distillation_loss(self, output: Output, targets: Tensor, trainer: Trainer) -> Tensor:
+        return distillation(output, targets, trainer.seen, self.settings.distil_temperature)
 
-    def reported(self, done: Step) -> Step:
-        """Returns the step with the lesson among its terms."""
-        if self._lesson is None:
-            return done
-        return replace(done, terms={**done.terms, "distil": self._lesson})
+    def with_term(self, step: Step) -> Step:
+        """Returns the step with the distillation loss among its terms."""
+        if self._loss is None:
+            return step
+        return replace(step, terms={**step.terms, "distil": self._loss})
 
 
-def _as_they_are(shown: Shown, trainer: Trainer) -> Tensor:
-    """Returns the samples, each batch with its mirror images behind, as outputs have them."""
-    return torch.cat([trainer.views.plain(batch.x) for batch in shown.samples])
+def _unaugmented(forward: ForwardRecord, trainer: Trainer) -> Tensor:
+    """Returns the samples without augmentation. If images are mirrored, each batch is followed by
+    its mirror images, as in outputs."""
+    return torch.cat([trainer.views.plain(batch.x) for batch in forward.samples])

@@ -1,6 +1,6 @@
-"""What trains: network, optimiser, engine, generators, and how they grow with the classes.
+"""The trainer: network, optimiser, engine and generators, and how they grow with the classes.
 
-A learner makes one trainer when it knows the shape of a sample; until then it is not prepared.
+A learner makes its trainer when it knows the shape of a sample. Until then it is not prepared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from onepass.base import devices
 from onepass.base.errors import CheckpointError, TrainingError
-from onepass.base.parts import ImageCount, Output, Samples, Show, StatefulPart, Step, not_shown
+from onepass.base.parts import (
+    ImageCount,
+    MakeViews,
+    Output,
+    Samples,
+    StatefulPart,
+    Step,
+    views_not_kept,
+)
 from onepass.base.seeds import generator
 from onepass.functional.views import Augment, Views, can_be_captured
 from onepass.learning import execution
@@ -24,19 +32,19 @@ from onepass.learning.network_copies import Rule
 from onepass.learning.predictor import PREDICTION_BATCH
 from onepass.learning.self_distillation import SelfDistillation
 from onepass.nets import (
-    Aside,
     Classifier,
     Head,
     Precision,
+    SideStream,
     backbone,
     compile_kernels,
-    evaluating,
+    explain_single_sample,
     feature_count,
+    freeze_untrained_norms,
     optimisers,
     preprocessing,
-    refresh,
-    settle,
-    tell_of_lone_sample,
+    retie,
+    tied_eval_copy,
 )
 from onepass.nets.fast import parallel
 
@@ -46,10 +54,10 @@ Generators = dict[str, torch.Generator]
 
 @dataclass(kw_only=True, frozen=True, eq=False)
 class Training:
-    """The settings that decide how a network is trained; `onepass.Learner` has and explains them.
+    """The settings of a learner that a trainer needs; `onepass.Learner` documents them.
 
-    They are a record of their own: a trainer that knew its learner would be freed, with all that it
-    has on a GPU, only when Python looks for garbage."""
+    The trainer gets this copy and not the learner itself. A reference to the learner would be a
+    cycle, and its GPU memory would be freed only by Python's garbage collector."""
 
     net: str | nn.Module = "auto"
     head: Literal["trained", "frozen"] = "trained"
@@ -73,6 +81,7 @@ class Training:
 
     @classmethod
     def of(cls, learner: object) -> Training:
+        """Returns the training settings of a learner."""
         return cls(**{setting.name: getattr(learner, setting.name) for setting in fields(cls)})
 
 
@@ -80,9 +89,9 @@ def linear_head(features: int, rng: torch.Generator) -> Head:
     return Head(features, FIRST_CAPACITY, rng)
 
 
-class Mark(NamedTuple):
-    """Where generators, the network's statistics and parts with a few numbers were: what a step may
-    move before the optimiser does."""
+class Backup(NamedTuple):
+    """A backup of what a step may change before the optimiser's update: generators, the network's
+    buffers and the small tensors of parts."""
 
     generators: list[Tensor]
     statistics: list[Tensor]
@@ -98,17 +107,16 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 class Trainer:
-    """A network of these settings for samples of this shape, and all that moves it.
+    """A network for samples of one shape, with everything that trains it.
 
     Parameters
     ----------
     make_head, extra_modules
-        Make the head, and modules that train beside it, for so many features.
+        Functions of the number of features that make the head and further modules to train.
     capturable
-        Whether the steps that it will run can be captured as a CUDA graph.
+        Whether its steps can be captured as a CUDA graph.
     rngs
-        Generators for `initialisation`, `draws` and `augmentation`; made from the seed if not
-        given.
+        Generators for `initialisation`, `draws` and `augmentation`. By default the seed makes them.
     """
 
     def __init__(
@@ -123,7 +131,7 @@ class Trainer:
         rngs: Generators | None = None,
     ) -> None:
         self.settings, self.shape, self.dtype = settings, shape, dtype
-        self.torch_device = devices.resolve(settings.device)
+        self.torch_device = devices.resolve_device(settings.device)
         self.rngs = rngs or self._generators(settings.seed)
         self.views = Views(
             shape,
@@ -135,23 +143,29 @@ class Trainer:
             preprocess=preprocessing(settings.net, shape),
         )
         self.model = self._network(make_head, extra_modules)
-        self.optimizer = optimisers.make(
+        self.optimizer = optimisers.make_optimiser(
             settings.optimizer,
             self.model.parameters(),
             settings.lr,
             settings.weight_decay,
             rows=self.model.head.trainable,
         )
-        generators = dict.fromkeys(self.rngs.values())  # one may serve two purposes
+        generators = dict.fromkeys(
+            self.rngs.values()
+        )  # each once, though one may serve two purposes
         capturable = capturable and can_be_captured(settings.augment)
-        self._engine = execution.make(settings.engine, capturable, self.torch_device, generators)
+        self._engine = execution.make_engine(
+            settings.engine, capturable, self.torch_device, generators
+        )
         self.trainable = _trainable(self.model)
-        self._twin = evaluating(self.model)
-        self.aside = Aside()
-        # what lets a batch into a memory, and the tensors that it reads
-        self._waiting: list[tuple[Callable[[], None], tuple[Tensor, ...]]] = []
-        self.begins = self.lets_in = True  # whether the step is the first, the last on its batch
-        self.unfinished = False  # whether something that cannot be undone has begun and not ended
+        self._tied_model = tied_eval_copy(self.model)
+        self.side_stream = SideStream()
+        # calls that add a batch to a memory, each with the tensors that it reads
+        self._pending: list[tuple[Callable[[], None], tuple[Tensor, ...]]] = []
+        self.first_repeat = self.last_repeat = (
+            True  # whether the step is the first, the last on its batch
+        )
+        self.unfinished = False  # whether a change that cannot be undone has begun and not ended
         self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
         self._statistics = [
             (module, name)
@@ -162,16 +176,16 @@ class Trainer:
         self.distillation = SelfDistillation(settings)
         self.image_counts: dict[str, ImageCount] = {}
         self.parts: dict[str, StatefulPart] = {}
-        # rows of the head (C): with a class, with one that is new since the boundary, the others
+        # masks (C) of the head's rows: those with a class, with a new class, with an old class
         self.seen = torch.zeros(
             self.model.head.capacity, dtype=torch.bool, device=self.torch_device
         )
         self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
         self.log_seen = self.seen.float().log()
 
-    def tell(self, parts: dict[str, StatefulPart]) -> None:
-        """Takes the parts of a learner, which are told and saved from now on, and makes averages of
-        the network."""
+    def attach_parts(self, parts: dict[str, StatefulPart]) -> None:
+        """Adopts the parts of a learner and adds the moving averages. From now on they are saved
+        and notified."""
         self.parts = {**self.distillation.make_averages(self), **parts}
 
     def _generators(self, seed: int) -> Generators:
@@ -188,7 +202,7 @@ class Trainer:
     ) -> Classifier:
         settings, rng = self.settings, self.rngs["initialisation"]
         body = backbone(settings.net, self.shape, rng).to(self.torch_device)
-        settle(body)
+        freeze_untrained_norms(body)
         blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.torch_device)
         features = feature_count(body, self.views.normalise(blank))
         model = Classifier(body, make_head(features, rng).to(self.torch_device), settings.precision)
@@ -200,143 +214,140 @@ class Trainer:
             compile_kernels(body)
         return model
 
-    # ---- what a step asks for
+    # ---- helpers for a step
 
-    def output(self, logits: Tensor, batch: Samples, show: Show = not_shown) -> Output:
-        """Logits of views of a batch, with the batch's rows and weights for each view."""
+    def output(self, logits: Tensor, batch: Samples, show: MakeViews = views_not_kept) -> Output:
+        """Returns the logits of a batch's views, with the row and weight of each view."""
         times = self.views.per_sample
         if times == 1:
             return Output(logits, batch.y, batch.weight, show)
         return Output(logits, batch.y.repeat(times), batch.weight.repeat(times), show)
 
-    def apart(self, output: Output, *batches: Samples) -> list[Output]:
-        """What was said of several batches that were forwarded as one, batch by batch: a step
-        reports the stream first, then what it replayed."""
+    def split_output(self, output: Output, *batches: Samples) -> list[Output]:
+        """Splits the output of batches that shared a forward pass, so that a step can report the
+        stream batch and the replayed one separately."""
         pieces = self.views.cut(output.logits, [len(batch.y) for batch in batches])
         return [self.output(piece, batch) for piece, batch in zip(pieces, batches, strict=True)]
 
-    def note(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
-        """Notes what one forward said of some batches: the average will be asked about them too.
-        For steps that do without `forward`."""
-        self.distillation.note(outputs, batches)
+    def record_forward(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
+        """Registers a forward pass for distillation: the teacher will be evaluated on its views.
+        Only steps that do not use `Learner.forward` have to call this."""
+        self.distillation.record_forward(outputs, batches)
 
     @torch.no_grad()
     def features_of(self, x: Tensor, network: Classifier | None = None) -> Tensor:
-        """Features (n, features) of raw samples as they are, in evaluation mode, in fp32; those of
-        the network that trains, or of another one."""
-        evaluator = self.evaluator if network is None else network
+        """Returns fp32 features (n, features) of raw samples without augmentation, in evaluation
+        mode. They are the trained network's unless another network is given."""
+        model = self.eval_model if network is None else network
         pieces = torch.split(x, PREDICTION_BATCH[self.torch_device.type])
-        found = [evaluator.features(self.views.normalise(piece)).float() for piece in pieces]
+        found = [model.features(self.views.normalise(piece)).float() for piece in pieces]
         return torch.cat(found)
 
-    def spend(self, purpose: Literal["task ends", "scores"], images: ImageCount) -> None:
-        """Counts images that went through a network outside of steps."""
+    def count_images(self, purpose: Literal["task ends", "scores"], images: ImageCount) -> None:
+        """Adds images that passed through a network outside of a step to the count of a purpose."""
         self.image_counts[purpose] = self.image_counts.get(purpose, ImageCount(0)) + images
 
     # ---- steps
 
     @property
-    def evaluator(self) -> Classifier:
-        """The network as it is now, in evaluation mode; training does not notice who asks it."""
-        refresh(self._twin, self.model)
-        return self._twin
+    def eval_model(self) -> Classifier:
+        """The current network in evaluation mode. Using it does not change the trained one."""
+        retie(self._tied_model, self.model)
+        return self._tied_model
 
     @property
-    def answering(self) -> Classifier:
-        """The network that predicts, in evaluation mode: the average, where there is one."""
+    def predicting_model(self) -> Classifier:
+        """The network that predicts, in evaluation mode: the moving average if there is one."""
         averaged = self.distillation.averaged
-        return self.evaluator if averaged is None else averaged.model
+        return self.eval_model if averaged is None else averaged.model
 
     @property
     def capture_seconds(self) -> float:
-        """How long capturing steps as graphs has taken so far."""
+        """The seconds spent on capturing steps as CUDA graphs."""
         return self._engine.capture_seconds
 
-    def expect_another_step(self) -> None:
-        """The step may do other things from here on: a graph of the one before is of no use."""
+    def expect_changed_step(self) -> None:
+        """Drops the captured step, because the step may do something else from now on."""
         self._engine.reset(other_step=True)
 
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
-        """Executes a step, eagerly or as a graph, `repeats` times in a row; only the last one lets
-        the batch into the memory. If it fails before the optimiser moves the network, generators,
-        statistics and parts are put back; if later, the trainer stays `unfinished`."""
+        """Runs a step `repeats` times, eagerly or as a CUDA graph. The last repeat stores the batch
+        in the memory. If a step fails before the optimiser's update, generators, statistics and
+        parts are restored. If it fails later, the trainer stays `unfinished`."""
 
-        def whole(x: Tensor, y: Tensor) -> Step:
-            # a capture moves nothing
-            before = None if parallel.capturing(x) else self._mark()
+        def all_repeats(x: Tensor, y: Tensor) -> Step:
+            # capturing records kernels and changes no tensor, so it needs no backup
+            before = None if parallel.is_capturing(x) else self._back_up()
             times = self.settings.repeats
             try:
-                for turn in range(times):
-                    self.begins, self.lets_in = turn == 0, turn == times - 1
-                    done = self.once(step, x, y)
+                for repeat in range(times):
+                    self.first_repeat, self.last_repeat = repeat == 0, repeat == times - 1
+                    done = self.run_once(step, x, y)
             except BaseException:
-                self._waiting.clear()
-                self.aside.forget()
+                self._pending.clear()
+                self.side_stream.forget()
                 if before is not None and not self.unfinished:
-                    self._back_to(before)
+                    self._undo(before)
                 raise
             finally:
-                self.begins = self.lets_in = True
+                self.first_repeat = self.last_repeat = True
             return done
 
-        try:
-            with devices.no_subnormals():
-                return self._engine.run(whole, x, y, replaying=self._begin_to_move)
-        except ValueError as problem:
-            tell_of_lone_sample(problem)
-            raise
+        with devices.no_subnormals(), explain_single_sample():
+            return self._engine.run(all_repeats, x, y, replaying=self._mark_unfinished)
 
-    def once(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
-        """Makes one step, of whose terms the lesson of the average is one."""
+    def run_once(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
+        """Makes one step and adds the distillation loss to its terms."""
         self.distillation.begin()
-        done = self.distillation.reported(step(x, y))
+        done = self.distillation.with_term(step(x, y))
         self.finish()
         return done
 
-    def _begin_to_move(self) -> None:
+    def _mark_unfinished(self) -> None:
         self.unfinished = True
 
-    def let_in(self, work: Callable[[], None], *used: Tensor) -> None:
-        """Does the work, which lets a batch into a memory and reads the tensors `used`, by the end
-        of the next `descend` or of the step; unless the step is to be repeated."""
-        if self.lets_in:
-            self._waiting.append((work, used))
+    def store_later(self, work: Callable[[], None], *used: Tensor) -> None:
+        """Schedules `work`, which adds a batch to a memory and reads the tensors `used`. It runs in
+        the next `descend` or at the end of the step, but only in the last repeat."""
+        if self.last_repeat:
+            self._pending.append((work, used))
 
     def finish(self) -> None:
-        """Lets in what waits, and waits for what is being let in."""
-        for work, _ in self._waiting:
+        """Stores the pending batches and waits for those on the side stream."""
+        for work, _ in self._pending:
             work()
-        self._waiting.clear()
-        self.aside.wait()
+        self._pending.clear()
+        self.side_stream.wait()
 
-    def _let_in_aside(self) -> None:
-        """A captured step lets in what waits while it computes gradients: nothing in it fails."""
-        if self._waiting and parallel.capturing(self._waiting[0][1][0]):
-            for work, used in self._waiting:
-                self.aside.start(work, *used)
-            self._waiting.clear()
+    def _store_on_side_stream(self) -> None:
+        """Stores the pending batches on a side stream, while the step computes gradients. An eager
+        step may still fail and be undone, so only a captured step does this."""
+        if self._pending and parallel.is_capturing(self._pending[0][1][0]):
+            for work, used in self._pending:
+                self.side_stream.start(work, *used)
+            self._pending.clear()
 
-    def _mark(self) -> Mark:
-        return Mark(
+    def _back_up(self) -> Backup:
+        return Backup(
             [rng.get_state() for rng in self._drawing],
             [getattr(module, name).clone() for module, name in self._statistics],
             [part.mark() for part in self.parts.values()],
         )
 
     @torch.no_grad()
-    def _back_to(self, mark: Mark) -> None:
-        for rng, state in zip(self._drawing, mark.generators, strict=True):
+    def _undo(self, backup: Backup) -> None:
+        for rng, state in zip(self._drawing, backup.generators, strict=True):
             rng.set_state(state)
-        for (module, name), value in zip(self._statistics, mark.statistics, strict=True):
+        for (module, name), value in zip(self._statistics, backup.statistics, strict=True):
             getattr(module, name).copy_(value)
-        for part, numbers in zip(self.parts.values(), mark.parts, strict=True):
+        for part, numbers in zip(self.parts.values(), backup.parts, strict=True):
             part.back_to(numbers)
 
     def optimise(self, loss: Tensor, largest_gradient: float | None = None) -> None:
-        """Makes one optimiser step along the gradient of the loss and of the average's lesson; the
-        norm of all gradients is cut to `largest_gradient`."""
-        loss = self.distillation.add_lesson(loss, self)
-        self._let_in_aside()
+        """Makes one optimiser step on the loss plus the distillation loss. `largest_gradient` clips
+        the norm of the gradient."""
+        loss = self.distillation.add_distillation(loss, self)
+        self._store_on_side_stream()
         for parameter in self.trainable:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
@@ -345,30 +356,30 @@ class Trainer:
         self._update()
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Returns those of the loss and of the average's lesson by every trainable parameter; zeros
-        where they do not reach."""
-        loss = self.distillation.add_lesson(loss, self)
+        """Returns the gradient of the loss plus the distillation loss for each trainable parameter,
+        zeros for those that the loss does not depend on."""
+        loss = self.distillation.add_distillation(loss, self)
         return list(
             torch.autograd.grad(loss, self.trainable, allow_unused=True, materialize_grads=True)
         )
 
     def descend_along(self, gradients: Sequence[Tensor]) -> None:
-        """One optimiser step along these gradients. Fused optimisers read memory in order, so a
-        gradient must lie there as its parameter does."""
-        self._let_in_aside()
+        """Makes one optimiser step with these gradients. Fused optimisers require that a gradient
+        has the strides of its parameter."""
+        self._store_on_side_stream()
         for parameter, gradient in zip(self.trainable, gradients, strict=True):
             alike = gradient.stride() == parameter.stride()
             parameter.grad = gradient if alike else torch.empty_like(parameter).copy_(gradient)
         self._update()
 
     def _update(self) -> None:
-        if not parallel.capturing(self.seen):
-            self._begin_to_move()
+        if not parallel.is_capturing(self.seen):
+            self._mark_unfinished()
         try:
             self.optimizer.step()
-        except (TypeError, RuntimeError) as problem:  # such as moments for some parameters only
+        except (TypeError, RuntimeError) as problem:  # if only some parameters have moments, say
             raise TrainingError(f"the optimiser cannot go on: {problem}") from problem
-        self.model.head.restore()  # rows that are spare or frozen stay where they are
+        self.model.head.restore()  # spare and frozen rows do not move
         for part in self.parts.values():
             part.follow()
         self.finish()
@@ -376,14 +387,14 @@ class Trainer:
     # ---- classes
 
     @contextmanager
-    def undoing_rows(self, first: int, end: int) -> Iterator[None]:
-        """Takes back the rows that are added here if it fails before the network has moved; the
-        head keeps the room that is made for them first."""
+    def undo_new_rows_if_failing(self, first: int, end: int) -> Iterator[None]:
+        """Removes the rows from `first` to `end` again if the body fails before the optimiser's
+        update. The head keeps its new capacity."""
         self.make_room(end)
         head = self.model.head
-        states = [self.optimizer.state.get(one, {}) for one in head.trainable]
+        states = [self.optimizer.state.get(parameter, {}) for parameter in head.trainable]
         rows = [head.free, *(value for state in states for value in state.values() if value.ndim)]
-        before = [one.clone() for one in rows]
+        before = [tensor.clone() for tensor in rows]
         parts = {name: part.state_dict() for name, part in self.parts.items()}
         try:
             yield
@@ -398,26 +409,27 @@ class Trainer:
             raise
 
     def make_room(self, rows: int) -> None:
-        """The head has at least so many rows."""
+        """Doubles the head until it has this many rows."""
         while rows > self.model.head.capacity:
-            self._begin_to_move()
+            self._mark_unfinished()
             self._grow(2 * self.model.head.capacity)
             self.unfinished = False
 
     def add_rows(self, first: int, end: int, *, train: bool = True) -> None:
-        """Rows from `first` up to `end` have a class from now on; they train, or stay at birth."""
+        """Assigns classes to the rows from `first` to `end`. With `train` false they keep their
+        initial values."""
         self.make_room(end)
-        born = slice(first, end)
-        self.seen[born] = True
-        self.new[born] = True
+        rows = slice(first, end)
+        self.seen[rows] = True
+        self.new[rows] = True
         head = self.model.head
-        head.free[born] = train
+        head.free[rows] = train
         for parameter in head.trainable:
-            optimisers.forget_rows(self.optimizer, parameter, born)
+            optimisers.reset_rows(self.optimizer, parameter, rows)
         self.classes_changed()
 
     def new_task(self) -> None:
-        """What was new is old from here on; a frozen head stays as it is now."""
+        """Makes the new classes old. A frozen head stops training."""
         self.new.zero_()
         if self.settings.head == "frozen":
             self.model.head.hold()
@@ -436,7 +448,7 @@ class Trainer:
         before, extra = head.trainable, capacity - head.capacity
         head.grow(capacity, self.rngs["initialisation"])
         for old, new in zip(before, head.trainable, strict=True):
-            optimisers.replace(self.optimizer, old, new)
+            optimisers.replace_parameter(self.optimizer, old, new)
         self.trainable = _trainable(self.model)
         self._engine.reset()
         self.seen = optimisers.pad_rows(self.seen, extra)
@@ -455,7 +467,7 @@ class Trainer:
             "shape": list(self.shape),
             "dtype": str(self.dtype).removeprefix("torch."),
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
-            "optimizer": optimisers.state_of(self.optimizer, self.trainable),
+            "optimizer": optimisers.optimiser_state(self.optimizer, self.trainable),
             "parts": {name: part for name, part in parts.items() if part},
             "generators": {
                 name: {"device": rng.device.type, "state": rng.get_state()}
@@ -464,13 +476,12 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any], steps: int) -> None:
-        """Goes on where another trainer of these settings was, after so many steps; this one has as
-        many rows."""
+        """Resumes from the state of a trainer with the same settings and rows after `steps`."""
         self.new.copy_(state["new"])
         self.classes_changed()
         self.model.load_state_dict(state["model"])
         self.model.head.remember()
-        optimisers.load_state(self.optimizer, self.trainable, state["optimizer"])
+        optimisers.load_optimiser_state(self.optimizer, self.trainable, state["optimizer"])
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"].get(name, {}))
         self._load_generators(state["generators"], steps)
@@ -482,7 +493,9 @@ class Trainer:
                 try:
                     rng.set_state(entry["state"])
                 except RuntimeError as problem:
-                    raise CheckpointError(f"generators.{name} is none: {problem}") from None
-            else:  # another kind of device: its numbers cannot be continued, only begun anew
+                    raise CheckpointError(
+                        f"generators.{name} is not a generator state: {problem}"
+                    ) from None
+            else:  # a generator of another kind of device cannot be resumed: seed a new one
                 seed = generator(self.settings.seed, f"{name} after {steps}").initial_seed()
                 rng.manual_seed(seed)

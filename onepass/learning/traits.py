@@ -1,4 +1,4 @@
-"""What is true of a method, for the learner, the checks and the tables."""
+"""The traits of a method, which the learner, the checks and the tables read."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a method's class says of itself; a method that derives from another one's class changes
-    some of its traits by `dataclasses.replace`.
+    """The traits of a method's class. A derived class changes some of them by
+    `dataclasses.replace`.
 
     Parameters
     ----------
     exempt
-        Checks that cannot apply, with the reason.
+        Checks that do not apply, each with the reason.
     unsupported
-        Settings that must stay as by default, its own or inherited ones, each with the reason.
+        Settings that must keep their defaults, each with the reason.
     quick
-        Settings under which a test takes seconds.
-    forgets
-        It is near fine-tuning by design, where classes do not come back.
+        Settings with which a test takes seconds.
+    near_fine_tuning
+        Whether its accuracy is near that of fine-tuning, by design, if classes do not come back.
     capturable
-        Whether a step can be a CUDA graph.
+        Whether a step can be captured as a CUDA graph.
     later_steps_differ
-        Then a step may ask if this is the first task.
+        Whether a step may depend on whether this is the first task.
     trains_to_score
-        Then it is scored at the end only, unless asked.
+        Whether it trains a network to predict. A run then scores it only at the end by default.
     least_memory
-        How many samples a memory must hold.
+        The smallest `memory` in samples.
     """
 
     exempt: Mapping[str, str] = field(default_factory=dict)
     unsupported: Mapping[str, str] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
-    forgets: bool = False
+    near_fine_tuning: bool = False
     capturable: bool = True
     later_steps_differ: bool = False
     trains_to_score: bool = False

@@ -1,27 +1,27 @@
-"""Memories: which samples are kept, and which are drawn from them. Modules here import only
-`base`."""
+"""Replay memories: which samples they keep, and how a batch is drawn from them. Modules here import
+only `base`."""
 
-from onepass.memory.balanced import Balanced
-from onepass.memory.fill_first import Filling
-from onepass.memory.held_out import HeldOut, Sifted
+from onepass.memory.balanced import BalancedMemory
+from onepass.memory.fill_first import FillFirst
+from onepass.memory.held_out import FilteredReservoir, HeldOutSet
 from onepass.memory.mixed import MixedReservoir
-from onepass.memory.rebuilt import OfTask, Rebuilt
+from onepass.memory.rebuilt import RebuiltMemory, TaskReservoir
 from onepass.memory.reservoir import Reservoir
-from onepass.memory.round_robin import Dealing
-from onepass.memory.sampling import distinct, nth_true
+from onepass.memory.round_robin import RoundRobin
+from onepass.memory.sampling import draw_distinct, nth_true
 from onepass.memory.store import Store
 
 __all__ = [
-    "Balanced",
-    "Dealing",
-    "Filling",
-    "HeldOut",
+    "BalancedMemory",
+    "FillFirst",
+    "FilteredReservoir",
+    "HeldOutSet",
     "MixedReservoir",
-    "OfTask",
-    "Rebuilt",
+    "RebuiltMemory",
     "Reservoir",
-    "Sifted",
+    "RoundRobin",
     "Store",
-    "distinct",
+    "TaskReservoir",
+    "draw_distinct",
     "nth_true",
 ]

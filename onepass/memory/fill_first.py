@@ -1,4 +1,4 @@
-"""A memory that takes what comes until it is full; what is overwritten then, the method decides."""
+"""A memory that stores samples until it is full. The method decides what to overwrite then."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor
 from onepass.memory.store import Store
 
 
-class Filling(Store):
-    """Samples go to the free slots in their order; those for which there is none are dropped."""
+class FillFirst(Store):
+    """A memory that fills its free slots in order and drops samples when it is full."""
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         slots = self.size + torch.arange(len(y), device=y.device)

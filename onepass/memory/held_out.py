@@ -1,5 +1,5 @@
-"""The two parts of a memory of which some samples are never trained on: what is replayed, and a
-small balanced set to validate with."""
+"""The two halves of a memory that holds out validation samples: a reservoir to replay, and a small
+balanced set that is never trained on."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from onepass.memory.reservoir import Reservoir
 from onepass.memory.store import Store
 
 
-class Sifted(Reservoir):
-    """A reservoir of those samples of each batch that it is told to take part."""
+class FilteredReservoir(Reservoir):
+    """A reservoir that is offered only some samples of each batch."""
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """`part` (b) says which samples are offered, all if it does not; the others might as well
-        not be there."""
-        part = fields.pop("part", _all_of(y))
-        number = part.cumsum(0)  # in the batch, of those that are offered           (b)
-        self.write(self._slots(number, part), x, y, **fields)
-        self._have_offered(part.sum())
+        """Offers the samples where the mask `accept` (b) is true; all of them without a mask."""
+        accept = fields.pop("accept", _all_true(y))
+        number = accept.cumsum(0)  # among the offered samples of the batch, from 1   (b)
+        self.write(self._slots(number, accept), x, y, **fields)
+        self._count_offered(accept.sum())
 
 
-class HeldOut(Store):
-    """The first samples of each class, as many of each: capacity // classes seen. When classes
-    arrive, those that are there give up what is over their new share; where there are more classes
-    than places, nothing is held.
+class HeldOutSet(Store):
+    """A memory of the first samples of each class, at most capacity // classes seen of each.
 
-    All slots are saved, so that a state has the same size at any time.
+    When classes arrive, the others drop the samples above their new share. With more classes than
+    slots it holds nothing. It saves all slots, so that its state always has the same size.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._share = torch.zeros_like(self.size)  # of each class
+        self._share = torch.zeros_like(self.size)  # the most samples of a class
 
-    def wanted(self, y: Tensor, candidate: Tensor) -> Tensor:
-        """Which of these candidates (b) of a batch have a place."""
+    def fitting(self, y: Tensor, candidate: Tensor) -> Tensor:
+        """Returns a mask (b) of the candidates that the shares of their classes admit."""
         held = (self.y[:-1] == y.unsqueeze(1)) & self._taken()  # (b, capacity)
         same = (y.unsqueeze(1) == y) & candidate
-        earlier = same.tril(diagonal=-1).sum(dim=1)  # candidates of its class before it
+        earlier = same.tril(diagonal=-1).sum(dim=1)  # earlier candidates of its class
         return candidate & (held.sum(dim=1) + earlier < self._share)
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """`part` (b), of those that are `wanted`, says which samples are let in; without it all of
-        them are."""
-        part = fields.pop("part", None)
-        if part is None:
-            part = self.wanted(y, _all_of(y))
-        slots = self.size + part.cumsum(0) - 1
-        self.write(slots.masked_fill(~part, self.capacity), x, y, **fields)
-        self.size += part.sum()
+        """Stores the samples where the mask `accept` (b) is true, which must all be `fitting`.
+        Without a mask it stores all fitting ones."""
+        accept = fields.pop("accept", None)
+        if accept is None:
+            accept = self.fitting(y, _all_true(y))
+        slots = self.size + accept.cumsum(0) - 1
+        self.write(slots.masked_fill(~accept, self.capacity), x, y, **fields)
+        self.size += accept.sum()
 
     def classes_are(self, seen: Tensor, new: Tensor) -> None:
         self._share.copy_(self.capacity // seen.sum().clamp(min=1))
         taken, y = self._taken(), self.y[:-1]
         same = (y.unsqueeze(1) == y) & taken
-        over = same.tril(diagonal=-1).sum(dim=1) >= self._share  # behind the share of its class
+        over = same.tril(diagonal=-1).sum(dim=1) >= self._share  # above the share of its class
         stays = taken & ~over
-        order = (~stays).int().argsort(stable=True)  # those that stay come first, in their order
+        order = (
+            (~stays).int().argsort(stable=True)
+        )  # kept samples move to the front, in their order
         for column in (self.x, self.y, *self.fields.values()):
             column[:-1] = column[:-1].index_select(0, order)
         self.size.copy_(stays.sum())
@@ -71,5 +71,5 @@ class HeldOut(Store):
         return torch.arange(self.capacity, device=self.y.device) < self.size
 
 
-def _all_of(y: Tensor) -> Tensor:
+def _all_true(y: Tensor) -> Tensor:
     return torch.ones_like(y, dtype=torch.bool)

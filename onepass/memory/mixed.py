@@ -1,4 +1,9 @@
-"""Batches in which the old and the new classes have chosen shares: the X^mix of GSA."""
+"""Batches that mix old and new classes in chosen shares: the X^mix of GSA.
+
+A step has two queues of candidates, one of old and one of new classes. A plan says from which queue
+each sample of the batch comes, and from which rank. Plans change only when classes arrive, so that
+a step needs no host synchronisation.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,7 @@ Shares = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
-    """N_new: the nearest whole number (halves upwards) to places |N| / |seen|, at least 1 where
-    there is a new class.
+    """Returns N_new: places |N| / |seen|, rounded (halves up), and at least 1 if a class is new.
 
     >>> [int(share_of_new(20, torch.tensor(10), torch.tensor(10 * t))) for t in (1, 2, 3, 8)]
     [20, 10, 7, 3]
@@ -26,131 +30,134 @@ def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
     return ((2 * places * new + seen) // (2 * seen)).clamp(min=1) * (new > 0)
 
 
-def shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of so many places are for old and for new classes, by the numbers of classes."""
+def proportional_shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns how many of `size` samples are of old and of new classes, if all classes are
+    equal."""
     n_new = share_of_new(size, new, seen)
     return size - n_new, n_new
 
 
-class Places(NamedTuple):
-    """What is asked for: for each place of a batch the group (old or new), the rank within the
-    group's line, and whether the place counts."""
+class MixPlan(NamedTuple):
+    """The plan of a batch: the group (old or new) of each sample, its rank in the group's queue,
+    and whether it counts, (n) each."""
 
     group: Tensor
     rank: Tensor
     counts: Tensor
 
-    def then(self, other: Places) -> Places:
-        return Places(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
+    def then(self, other: MixPlan) -> MixPlan:
+        """Returns the plan of this batch followed by another one."""
+        return MixPlan(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
 
 
-class Lines:
-    """Two lines of samples, one of old and one of new classes: those of the stream batch first, in
-    their order, then some from the memory."""
+class CandidateQueues:
+    """Two queues of samples, one of old and one of new classes. Each holds its samples of the
+    stream batch first, in their order, and then up to `drawn` of them from the memory."""
 
     def __init__(self, store: Reservoir, stream: Samples, new: Tensor, drawn: tuple[int, int]):
-        # old classes are all others: that is cheaper than a mask of their own
-        slots, genuine = store.slots(max(drawn), (None, new))  # (2, most) each
-        for line, limit in zip(genuine, drawn, strict=True):
-            if limit < len(line):
-                line[limit:] = False
-        # both lines end to end, each with the whole stream batch                (2 (b + most))
-        self.x = _end_to_end(stream.x, store.x.index_select(0, slots.flatten()))
-        self.y = _end_to_end(stream.y, store.y.index_select(0, slots.flatten()))
+        # None: all classes that are not new, which is cheaper than a mask of old classes
+        slots, genuine = store.draw_slots(max(drawn), (None, new))  # (2, most) each
+        for row, limit in zip(genuine, drawn, strict=True):
+            if limit < len(row):
+                row[limit:] = False
+        # both queues in one row; each has the whole stream batch, and masks choose (2 (b + most))
+        self.x = _concatenate_queues(stream.x, store.x.index_select(0, slots.flatten()))
+        self.y = _concatenate_queues(stream.y, store.y.index_select(0, slots.flatten()))
         is_new = new.index_select(0, stream.y)
         self._of_stream = torch.stack([~is_new, is_new])  # (2, b)
-        waiting = torch.cat([self._of_stream, genuine], dim=1)
-        self._counts = waiting.flatten().cumsum(0)  # one running count finds the n-th of either
-        self.length = waiting.sum(dim=1)
+        in_queue = torch.cat([self._of_stream, genuine], dim=1)
+        self._counts = in_queue.flatten().cumsum(0)  # one cumulative sum ranks both queues
+        self.length = in_queue.sum(dim=1)
 
     @property
-    def in_stream(self) -> Tensor:
-        """How many of each line are samples of the stream batch, (2)."""
+    def stream_counts(self) -> Tensor:
+        """The number of samples in each queue that come from the stream batch, (2)."""
         return self._of_stream.sum(dim=1)
 
-    def take(self, places: Places) -> Samples:
-        """The samples at these places; past the end of its line a group begins again at weight 0
-        (where its line is empty, both lines together)."""
+    def take(self, plan: MixPlan) -> Samples:
+        """Returns the samples of a plan. Past the end of its queue a group repeats it with weight
+        0. A group with an empty queue repeats both queues instead."""
         some, ends = self.length > 0, self._counts.view(2, -1)[:, -1]
         cycle = torch.where(some, self.length, ends[1])
         before = (ends - self.length) * some
-        facts = torch.stack([self.length, cycle, before]).index_select(1, places.group)
-        length, cycle, before = facts
-        pick = nth_true(self._counts, before + places.rank % cycle)
-        weight = (places.counts & (places.rank < length)).float()
+        stacked = torch.stack([self.length, cycle, before]).index_select(1, plan.group)
+        length, cycle, before = stacked
+        pick = nth_true(self._counts, before + plan.rank % cycle)
+        weight = (plan.counts & (plan.rank < length)).float()
         return Samples(self.x.index_select(0, pick), self.y.index_select(0, pick), weight)
 
 
-def _end_to_end(stream: Tensor, drawn: Tensor) -> Tensor:
-    """Of the old line and then of the new one: what the stream has, and what was drawn for it."""
+def _concatenate_queues(stream: Tensor, drawn: Tensor) -> Tensor:
+    """Returns the old queue and then the new one: the stream batch, and then its draws."""
     of_old, of_new = drawn.chunk(2)
     return torch.cat([stream, of_old, stream, of_new])
 
 
 class MixedReservoir(Reservoir):
-    """A reservoir that is drawn from together with the stream batch, in shares.
+    """A reservoir that mixes its samples with the stream batch in chosen shares.
 
     Parameters
     ----------
     size
-        The places of a mixed batch.
+        The number of samples of a mixed batch.
     shares
-        A function of the size, the number of new classes and that of all classes seen: how many
-        places are for old, how many for new ones; by default, classes have the same. Asked when
-        classes arrive, not in each step.
+        A function of the size, the number of new classes and the number of classes seen. It returns
+        how many samples are of old and of new classes. By default all classes have equal shares. It
+        is called when classes arrive, not in each step.
     fill
-        How many samples of new classes a mixed batch may take from the memory at most.
+        The most samples of new classes that a mixed batch takes from the memory.
     """
 
     def __init__(
         self,
         *arguments: Any,
         size: int,
-        shares: Shares = shares,
+        shares: Shares = proportional_shares,
         fill: int | None = None,
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
         self.size_of_mix, self.shares = size, shares
         self.fill = size if fill is None else fill
-        self._places = line(OLD, 0, size, self.rng.device)
+        self._plan = plan_for_group(OLD, 0, size, self.rng.device)
 
     def classes_are(self, seen: Tensor, new: Tensor) -> None:
         self._new = new
         n_old, n_new = self.shares(self.size_of_mix, new.sum(), seen.sum().clamp(min=1))
-        now = first_of_each(n_old, n_new, self.size_of_mix)
-        for held, value in zip(self._places, now, strict=True):
-            held.copy_(value)  # in place, where a captured step reads it
+        now = plan_old_then_new(n_old, n_new, self.size_of_mix)
+        for held, value in zip(self._plan, now, strict=True):
+            held.copy_(value)  # in place, because a captured step reads these tensors
 
     def mixed(self, stream: Samples) -> Samples:
-        """Returns X^mix."""
-        return self.lines(stream).take(self._places)
+        """Returns X^mix, the mixed batch."""
+        return self.queues(stream).take(self._plan)
 
     def mixed_and_current(
         self, stream: Samples, current: int, *, from_stream: bool = False
     ) -> tuple[Samples, Samples]:
-        """Returns X^mix, and `current` samples of the new classes: of the memory, or, with
-        `from_stream`, those of the stream batch first. Both take the same ones of the memory."""
-        lines = self.lines(stream)
-        first = 0 if from_stream else lines.in_stream[NEW]
-        wanted = line(NEW, first, current, self.rng.device).then(self._places)
-        some, mix = lines.take(wanted).cut(current, self.size_of_mix)
-        return mix, some
+        """Returns X^mix and `current` samples of new classes from the memory. With `from_stream`,
+        the latter begin with those of the stream batch. Both share one draw from the memory."""
+        queues = self.queues(stream)
+        first = 0 if from_stream else queues.stream_counts[NEW]
+        plan = plan_for_group(NEW, first, current, self.rng.device).then(self._plan)
+        current_samples, mix = queues.take(plan).cut(current, self.size_of_mix)
+        return mix, current_samples
 
-    def lines(self, stream: Samples) -> Lines:
-        """Returns what a mixed batch is taken from, drawn anew."""
-        return Lines(self, stream, self._new, (self.size_of_mix, self.fill))
-
-
-def line(group: int, first: Tensor | int, size: int, device: torch.device) -> Places:
-    """`size` places for one group, from its rank `first` on."""
-    place = torch.arange(size, device=device)
-    everywhere = torch.ones_like(place)
-    return Places(group * everywhere, first + place, everywhere > 0)
+    def queues(self, stream: Samples) -> CandidateQueues:
+        """Returns the queues of a step, with a fresh draw from the memory."""
+        return CandidateQueues(self, stream, self._new, (self.size_of_mix, self.fill))
 
 
-def first_of_each(n_old: Tensor, n_new: Tensor, size: int) -> Places:
-    """The first so many of the old line, then the first so many of the new, in `size` places."""
-    place = torch.arange(size, device=n_old.device)
-    group = (place >= n_old).long()
-    return Places(group, place - group * n_old, place < n_old + n_new)
+def plan_for_group(group: int, first: Tensor | int, size: int, device: torch.device) -> MixPlan:
+    """Returns a plan of `size` samples of one group, from its rank `first` on."""
+    position = torch.arange(size, device=device)
+    everywhere = torch.ones_like(position)
+    return MixPlan(group * everywhere, first + position, everywhere > 0)
+
+
+def plan_old_then_new(n_old: Tensor, n_new: Tensor, size: int) -> MixPlan:
+    """Returns a plan of `size` samples: the first `n_old` old ones, then the first `n_new` new
+    ones."""
+    position = torch.arange(size, device=n_old.device)
+    group = (position >= n_old).long()
+    return MixPlan(group, position - group * n_old, position < n_old + n_new)

@@ -1,19 +1,20 @@
-"""The two halves of a memory that is rebuilt when a task ends: what was chosen then, and candidates
-of the task that is running."""
+"""The two halves of a memory that is rebuilt when a task ends: the samples chosen so far, and the
+candidates of the current task."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from onepass.memory.fill_first import Filling
+from onepass.memory.fill_first import FillFirst
 from onepass.memory.reservoir import Reservoir
 
 
-class Rebuilt(Filling):
-    """A memory that is exchanged as a whole. All slots are saved, so that a state has the same size
-    at any time."""
+class RebuiltMemory(FillFirst):
+    """A memory whose samples are all replaced at once. It saves all slots, so that its state always
+    has the same size."""
 
     def replace(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
+        """Empties the memory and stores these samples."""
         self.size.zero_()
         self.add(x, y, **fields)
 
@@ -21,9 +22,8 @@ class Rebuilt(Filling):
         return self.capacity
 
 
-class OfTask(Reservoir):
-    """A reservoir of the running task: it starts anew at every boundary. All slots are saved here,
-    too."""
+class TaskReservoir(Reservoir):
+    """A reservoir of the current task, emptied at each boundary. It saves all slots, too."""
 
     def new_task(self) -> None:
         self.size.zero_()

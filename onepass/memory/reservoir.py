@@ -7,18 +7,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.devices import at_hand, finest
+from onepass.base.devices import is_on_host, widest_float
 from onepass.base.expect import expect_number
 from onepass.memory.store import Store
 
-MOST_OFFERED = 2**62  # below what a whole number can count to
+MOST_OFFERED = 2**62  # below the overflow of int64
 
 
 class Reservoir(Store):
-    """Every sample offered so far is held with the same probability, capacity / offered.
+    """A reservoir that keeps every offered sample with equal probability, capacity / offered.
 
-    If samples are forgotten, those that stay stand for their share of what was offered; whoever
-    comes next fills the free slots, and from there on all goes on by lot.
+    `forget` scales the count of offered samples down by the fraction that it removes. The next
+    samples fill the free slots, and then random replacement goes on.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("size", "offered")
@@ -28,48 +28,48 @@ class Reservoir(Store):
         self.offered = torch.zeros((), dtype=torch.int64, device=self.rng.device)
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """The k-th sample of the stream goes to a random one of k places; those past the capacity
-        do not exist. Of two samples of a batch for one place the later stays, as if they had come
-        one by one."""
-        if at_hand(self.offered):
-            self._add_those_let_in(x, y, **fields)
+        """Offers a batch. The k-th sample of the stream draws a random slot out of k and is dropped
+        if the slot is past the capacity. If two samples of a batch draw the same slot, the later
+        one stays, as if they had come one after the other."""
+        if is_on_host(self.offered):
+            self._add_on_host(x, y, **fields)
         else:
             number = torch.arange(1, len(y) + 1, device=y.device)
             self.write(self._slots(number), x, y, **fields)
-        self._have_offered(len(y))
+        self._count_offered(len(y))
 
-    def _add_those_let_in(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """The same where numbers can be looked at: most batches of a long stream bring nothing, the
-        others a sample or two, which are written faster one by one."""
+    def _add_on_host(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
+        """Does the same on the CPU, where reading numbers is cheap. Late in a stream it writes
+        nothing for most batches, and a sample or two for others: faster one by one."""
         offered, size = int(self.offered), int(self.size)
-        places = (
+        slots = (
             size + i if size + i < self.capacity else int(uniform * (offered + i + 1))
             for i, uniform in enumerate(self._uniform(len(y)).tolist())
         )
-        last = {place: i for i, place in enumerate(places) if place < self.capacity}
-        for place, i in last.items():
-            self.x[place], self.y[place] = x[i], y[i]
+        last = {slot: i for i, slot in enumerate(slots) if slot < self.capacity}
+        for slot, i in last.items():
+            self.x[slot], self.y[slot] = x[i], y[i]
             for name, values in fields.items():
-                self.fields[name][place] = values[i]
+                self.fields[name][slot] = values[i]
 
     def _uniform(self, count: int) -> Tensor:
         device = self.rng.device
-        return torch.rand(count, generator=self.rng, device=device, dtype=finest(device))
+        return torch.rand(count, generator=self.rng, device=device, dtype=widest_float(device))
 
-    def _slots(self, number: Tensor, part: Tensor | None = None) -> Tensor:
-        """Where the samples with these numbers in the batch, from 1, go; who is not let in, or
-        takes no part, is written to the scratch row, so that shapes stay."""
+    def _slots(self, number: Tensor, accept: Tensor | None = None) -> Tensor:
+        """Returns the slot of each sample, by its number in the batch from 1. Samples that are not
+        accepted go to the scratch row behind the last slot, which keeps shapes static."""
         k = self.offered + number  # in the stream                                (b)
-        free = self.size + number  # k, unless some were forgotten                (b)
-        by_lot = (self._uniform(len(k)) * k).long()
-        place = torch.where(free <= self.capacity, free - 1, by_lot)
-        if part is not None:
-            place = place.masked_fill(~part, self.capacity)
-        # a later sample of this batch goes to the same place                     (b)
-        overwritten = (place.unsqueeze(1) == place).triu(diagonal=1).any(dim=1)
-        return place.masked_fill(overwritten, self.capacity).clamp(max=self.capacity)
+        free = self.size + number  # k, unless samples were removed               (b)
+        random_slot = (self._uniform(len(k)) * k).long()
+        slot = torch.where(free <= self.capacity, free - 1, random_slot)
+        if accept is not None:
+            slot = slot.masked_fill(~accept, self.capacity)
+        # whether a later sample of this batch has the same slot                  (b)
+        overwritten = (slot.unsqueeze(1) == slot).triu(diagonal=1).any(dim=1)
+        return slot.masked_fill(overwritten, self.capacity).clamp(max=self.capacity)
 
-    def _have_offered(self, more: Tensor | int) -> None:
+    def _count_offered(self, more: Tensor | int) -> None:
         self.offered += more
         self.size += more
         self.size.clamp_(max=self.capacity)

@@ -1,8 +1,8 @@
-"""Drawing without replacement at static shapes and without host synchronisation, at a cost that
-does not depend on the population (a draw from some classes also scans the labels once).
+"""Sampling without replacement, with static shapes and without host synchronisation. The cost does
+not depend on the population; a draw from some classes also scans the labels once.
 
-A random permutation of the memory would cost more the larger the memory is, and a draw whose
-length depends on what is stored would force the device to report to the host.
+A random permutation of the memory would cost more for a larger memory. A draw whose length depends
+on the stored samples would make the host wait for the device.
 """
 
 from __future__ import annotations
@@ -14,64 +14,65 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onepass.base.devices import at_hand, finest
+from onepass.base.devices import is_on_host, widest_float
 
 Array = np.ndarray[Any, Any]
 OVERSAMPLING = 4
-FEW = 4  # populations; more are worked out side by side
+FEW = 4  # populations; more are drawn in parallel on the device
 NEVER = 2.0  # above every uniform number
 
 
-def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """`count` distinct integers below `population`, each subset equally likely; for several
-    populations one draw each, along a last dimension.
+def draw_distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draws `count` distinct integers below `population`, each subset with equal probability. For
+    a tensor of several populations it makes one draw each, along a last dimension.
 
-    `population` is on the device. Where it is smaller than `count`, all its integers come once and
-    are then repeated. Returns the integers and whether each one is genuine (not a repetition); an
-    empty population gives zeros, none of them genuine.
+    `population` is on the device. If it is smaller than `count`, each of its integers comes once,
+    and the rest repeats them. Returns the integers and a mask that is true where an integer is
+    genuine, not a repetition. An empty population gives zeros, none of them genuine.
 
-    Small populations are listed and shuffled. In larger ones four times as many integers are drawn
-    with replacement and a random `count` of the different ones is kept: fewer than `count`
-    different ones among 4 `count` draws from more than 4 `count` integers has a probability below
-    1e-30 for counts from 32 up (and the shortfall is then marked as repetition).
+    Small populations are listed and shuffled. From larger ones, 4 `count` integers are drawn with
+    replacement, and a random `count` of the distinct ones is kept. The probability that fewer than
+    `count` are distinct is below 1e-30 for counts from 32 up; missing ones count as repetitions.
     """
-    pool, where = OVERSAMPLING * count, population.device
+    pool, device = OVERSAMPLING * count, population.device
     shape = (2, *population.shape, pool)
-    # `uniform` draws with replacement, `key` decides by lot which of the different ones are kept
-    both = torch.rand(shape, generator=rng, device=where, dtype=finest(where))
-    if at_hand(population) and population.numel() <= FEW:
-        return _looking(count, population, *both.numpy())
+    # `uniform` draws with replacement; the distinct integers with the smallest `key` are kept
+    both = torch.rand(shape, generator=rng, device=device, dtype=widest_float(device))
+    if is_on_host(population) and population.numel() <= FEW:
+        return _draw_distinct_on_host(count, population, *both.numpy())
     uniform, key = both
     many = population.unsqueeze(-1)
-    listed = torch.arange(pool, device=where, dtype=torch.int32)
-    cycled = listed % many.clamp(min=1)  # all integers below `many`, again and again
+    listed = torch.arange(pool, device=device, dtype=torch.int32)
+    cycled = listed % many.clamp(min=1)  # all integers below `many`, repeatedly
     sorted_draws = (uniform * many).int().sort().values
     drawn = torch.where(many <= pool, cycled, sorted_draws)
-    fresh = listed < many  # the first time that an integer is listed
-    behind = fresh[..., 1:]  # among sorted draws, one that equals its neighbour is a repetition
+    fresh = listed < many  # true where an integer is listed first
+    behind = fresh[..., 1:]  # a sorted draw that equals its neighbour is a repetition
     behind &= drawn[..., 1:] != drawn[..., :-1]
-    # repetitions come behind everything genuine, in their order
+    # repetitions sort behind genuine integers, in their order
     key, chosen = torch.where(fresh, key, NEVER + listed).topk(count, largest=False, sorted=True)
     return drawn.gather(-1, chosen).to(population.dtype), key < NEVER
 
 
-def _looking(count: int, population: Tensor, uniform: Array, key: Array) -> tuple[Tensor, Tensor]:
-    """Returns the same to the bit where numbers can be looked at, by NumPy, one population after
-    another: half as long for so few."""
+def _draw_distinct_on_host(
+    count: int, population: Tensor, uniform: Array, key: Array
+) -> tuple[Tensor, Tensor]:
+    """Draws the same integers bit for bit on the CPU, with NumPy, one population after another.
+    For few populations this takes half the time."""
     if not population.ndim:
-        drawn, genuine = _drawn(count, int(population), uniform, key)
+        drawn, genuine = _draw_once_on_host(count, int(population), uniform, key)
         return torch.from_numpy(drawn), torch.from_numpy(genuine)
     drawn = np.empty((*population.shape, count), np.int64)
     genuine = np.empty(drawn.shape, bool)
-    for place, many in np.ndenumerate(population.numpy()):
-        drawn[place], genuine[place] = _drawn(count, many, uniform[place], key[place])
+    for index, many in np.ndenumerate(population.numpy()):
+        drawn[index], genuine[index] = _draw_once_on_host(count, many, uniform[index], key[index])
     return torch.from_numpy(drawn), torch.from_numpy(genuine)
 
 
-def _drawn(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Array]:
-    """Returns one draw; `key` is overwritten."""
+def _draw_once_on_host(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Array]:
+    """Draws from one population of `many`. Overwrites `key`."""
     pool = len(key)
-    late = _late(pool)
+    late = _late_keys(pool)
     if many <= pool:
         drawn = np.arange(pool) % max(many, 1)
         key[many:] = late[many:]
@@ -84,19 +85,21 @@ def _drawn(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Ar
 
 
 @lru_cache
-def _late(pool: int) -> Array:
-    """Returns keys of repetitions, in their order, behind everything genuine."""
+def _late_keys(pool: int) -> Array:
+    """Returns the keys of repetitions, which sort behind genuine integers, in their order."""
     return np.arange(NEVER, NEVER + pool)
 
 
 def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
-    """The positions of the ranks-th true entries of a mask, counted from 0, given how many entries
-    are true up to each position.
+    """Returns the position of the rank-th true entry of a mask for each rank, counted from 0.
+    `counts` is the cumulative sum of the mask.
 
-    Ranks past the last one give the number of positions; the caller masks them.
+    A rank past the last true entry gives the length of the mask; the caller masks it out.
 
     >>> counts = torch.tensor([0, 1, 1, 0, 1]).cumsum(0)
     >>> nth_true(counts, torch.tensor([0, 2]))
     tensor([1, 4])
     """
-    return torch.searchsorted(counts, ranks.to(counts.dtype), right=True)  # where counts > rank
+    return torch.searchsorted(
+        counts, ranks.to(counts.dtype), right=True
+    )  # the first with counts > rank

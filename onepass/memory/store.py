@@ -1,5 +1,5 @@
-"""Samples in numbered slots, and random draws of them. What is let in and what has to go is the
-business of the memories made from it."""
+"""Samples in numbered slots, and random draws from them. Its subclasses decide which samples to
+store and which to replace."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.devices import at_hand
+from onepass.base.devices import is_on_host
 from onepass.base.errors import InputError
 from onepass.base.expect import expect_alike, expect_number, expect_rows
 from onepass.base.parts import Samples, StatefulPart
-from onepass.memory.sampling import distinct, nth_true
+from onepass.memory.sampling import draw_distinct, nth_true
 
 
 class Store(StatefulPart, ABC):
-    """Raw samples as copies, their rows in the head, and fields of the method's own.
+    """A store of raw samples, their rows in the head, and further fields of a method.
 
-    Writing and drawing take only device operations of static shape; what is not let in is written
-    to a scratch row behind the last slot.
+    Writing and drawing use only device operations of static shape. Samples that are not stored are
+    written to a scratch row behind the last slot.
 
     Parameters
     ----------
     capacity
-        How many samples are kept at most.
+        The largest number of samples.
     shape, dtype
-        Of a sample.
+        The shape and dtype of a sample.
     rng
-        Of draws; its device is the store's.
+        The generator of draws. Its device is the store's device.
     fields
-        Further values kept for each sample, by name: one example each, of the dtype and shape.
+        Further values to keep for each sample: an example tensor of the right shape and dtype, by
+        name.
     per_class
-        Which of them have a last dimension with one place for each row of the head: they become
-        wider with it.
+        The names of the fields whose last dimension is the head's rows. They grow with the head.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("size",)
@@ -60,15 +60,15 @@ class Store(StatefulPart, ABC):
             raise InputError(f"there is no room here for a memory of {capacity} samples") from None
         self.y = torch.zeros(capacity + 1, dtype=torch.int64, device=rng.device)
         self.fields = {
-            name: torch.zeros(capacity + 1, *one.shape, dtype=one.dtype, device=rng.device)
-            for name, one in (fields or {}).items()
+            name: torch.zeros(capacity + 1, *example.shape, dtype=example.dtype, device=rng.device)
+            for name, example in (fields or {}).items()
         }
         self.size = torch.zeros((), dtype=torch.int64, device=rng.device)
         self._upto = torch.arange(1, capacity + 2, dtype=torch.int32, device=rng.device)
 
     @abstractmethod
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """Lets in samples of the stream, or not."""
+        """Offers samples of the stream, which the memory may store or drop."""
 
     def grow(self, rows: int) -> None:
         for name in self.per_class:
@@ -76,8 +76,8 @@ class Store(StatefulPart, ABC):
             self.fields[name] = F.pad(held, (0, rows - held.shape[-1]))
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        """What is kept of each sample."""
+    def column_names(self) -> tuple[str, ...]:
+        """The names of the values stored for each sample."""
         return tuple(self._columns)
 
     @property
@@ -86,39 +86,40 @@ class Store(StatefulPart, ABC):
 
     @property
     def bytes(self) -> int:
-        """What the stored samples take."""
-        kept = self._columns.values()
-        return self.capacity * sum(one[0].numel() * one.element_size() for one in kept)
+        """The bytes of a full memory."""
+        columns = self._columns.values()
+        return self.capacity * sum(column[0].numel() * column.element_size() for column in columns)
 
     def write(self, slots: Tensor, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """Samples into slots, all different but for the scratch row, `capacity`."""
+        """Writes samples into slots, which are distinct except for the scratch row, `capacity`."""
         self.x[slots] = x
         self.y[slots] = y
         for name, values in fields.items():
             self.fields[name][slots] = values
 
-    def slots(
+    def draw_slots(
         self, count: int, groups: Sequence[Tensor | None] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Distinct slots drawn at random, and which of them are genuine; with groups a row of slots
-        for each, of samples of its classes. A group is a mask over the head's rows, or None: all
-        classes that are in no other group (cheaper than a mask of its own)."""
+        """Draws distinct random slots. Returns them with a mask of the genuine ones, as does
+        `draw_distinct`. With groups it draws a row of slots per group, from the samples of its
+        classes. A group is a mask over the head's rows. None means all classes that are in no other
+        group, which is cheaper than a mask."""
         if groups is None:
-            return distinct(count, self.size, self.rng)
+            return draw_distinct(count, self.size, self.rng)
         counts = self._counts(groups)  # running counts of each group's samples  (groups, slots)
         last = (self.size.view(1) - 1).clamp(min=0)
-        # how many samples of each group there are                               (groups)
+        # the number of samples of each group                                    (groups)
         held = counts.index_select(1, last).squeeze(1) * (self.size > 0)
-        ranks, genuine = distinct(count, held, self.rng)  # the how-manieth of its group
+        ranks, genuine = draw_distinct(count, held, self.rng)  # ranks within each group
         return nth_true(counts, ranks).clamp(max=self.capacity), genuine
 
-    def independent_slots(self, draws: int, count: int) -> tuple[Tensor, Tensor]:
-        """Several draws, each of distinct slots and knowing nothing of the others, (draws, count);
-        and which of them are genuine."""
-        return distinct(count, self.size.expand(draws), self.rng)
+    def draw_independent_slots(self, draws: int, count: int) -> tuple[Tensor, Tensor]:
+        """Makes several independent draws of distinct slots, (draws, count). Returns them with a
+        mask of the genuine ones."""
+        return draw_distinct(count, self.size.expand(draws), self.rng)
 
     def _counts(self, groups: Sequence[Tensor | None]) -> Tensor:
-        """For each group, how many of its samples there are up to each slot."""
+        """Returns the cumulative number of each group's samples over the slots, (groups, slots)."""
         counts = self._upto.new_empty(len(groups), len(self._upto))
         rows = list(zip(counts, groups, strict=True))
         others = [self._count(group, row) for row, group in rows if group is not None]
@@ -131,12 +132,14 @@ class Store(StatefulPart, ABC):
         members = group.int().index_select(0, self.y)
         return torch.cumsum(members, 0, dtype=torch.int32, out=out)
 
-    def at(self, slots: Tensor, genuine: Tensor, fallback: Samples) -> Samples:
-        """The samples in these slots, at weight 0 where they are not genuine; samples of the
-        fallback at weight 0 where the first of them is not."""
+    def samples_at(self, slots: Tensor, genuine: Tensor, fallback: Samples) -> Samples:
+        """Returns the samples in these slots, with weight 0 where they are not genuine. If the
+        first is not, there was nothing to draw, and the fallback's samples pad the batch."""
         x, y = self.x.index_select(0, slots), self.y.index_select(0, slots)
         some = genuine[:1]
-        if not (at_hand(some) and some.tolist() == [True]):  # else the fallback is not needed
+        if not (
+            is_on_host(some) and some.tolist() == [True]
+        ):  # on the CPU, skip the fallback if unused
             cycle = torch.arange(len(slots), device=slots.device) % len(fallback.y)
             y = torch.where(some, y, fallback.y.index_select(0, cycle))
             some = some.view(-1, *[1] * (x.ndim - 1))
@@ -144,15 +147,14 @@ class Store(StatefulPart, ABC):
         return Samples(x, y, genuine.to(fallback.weight.dtype))
 
     def draw(self, count: int, fallback: Samples, among: Tensor | None = None) -> Samples:
-        """Up to `count` distinct samples, of the classes `among`; what is missing is repeated at
-        weight 0, by samples of the fallback while there is nothing to draw from."""
-        slots, genuine = self.slots(count, None if among is None else [among])
-        return self.at(slots.view(-1), genuine.view(-1), fallback)
+        """Draws `count` distinct samples, from the classes `among` if given. Missing ones are
+        repetitions of weight 0, or samples of the fallback while there is nothing to draw from."""
+        slots, genuine = self.draw_slots(count, None if among is None else [among])
+        return self.samples_at(slots.view(-1), genuine.view(-1), fallback)
 
     def forget(self, chosen: Tensor) -> None:
-        """Removes the chosen of the samples that are held, a mask over their slots. Those that stay
-        move to the front, so that what comes next fills the slots that are free; nothing is left of
-        the others, nor of what lies behind."""
+        """Removes the samples where a mask over the occupied slots is true. The others move to the
+        front, so that later samples fill the free slots, which are set to zero."""
         stays = torch.nonzero(~chosen).flatten()
         for column in self._columns.values():
             staying = column.index_select(0, stays)
@@ -160,34 +162,36 @@ class Store(StatefulPart, ABC):
             column[: len(stays)] = staying  # in place, where a captured step reads it
         self.size.fill_(len(stays))
 
-    def blank_state(self) -> dict[str, Any]:
-        """What `state_dict` gives of a memory that has never held anything."""
-        kept = {name: one[: self.saved_slots(0)] for name, one in self._columns.items()}
-        state = {**super().state_dict(), **kept}
-        return {name: torch.zeros_like(one) for name, one in state.items()}
+    def empty_state(self) -> dict[str, Any]:
+        """Returns the `state_dict` of an empty memory."""
+        columns = {name: col[: self.saved_slots(0)] for name, col in self._columns.items()}
+        state = {**super().state_dict(), **columns}
+        return {name: torch.zeros_like(value) for name, value in state.items()}
 
     def saved_slots(self, size: int) -> int:
-        """How many slots are saved of a memory that holds so many samples."""
+        """Returns how many slots to save when `size` samples are stored."""
         return size
 
     def state_dict(self) -> dict[str, Any]:
         saved = self.saved_slots(int(self.size))
-        kept = {name: one[:saved].clone() for name, one in self._columns.items()}
-        return {**super().state_dict(), **kept}
+        columns = {name: column[:saved].clone() for name, column in self._columns.items()}
+        return {**super().state_dict(), **columns}
 
     def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:
-        """As many samples as its size says, no more than there is room for, all of known rows."""
+        """Raises a CheckpointError unless a saved state has `size` samples of known rows that
+        fit."""
         size = expect_number(saved.get("size"), 0, self.capacity, f"{name}.size")
         slots = self.saved_slots(size)
-        kept = {name: one[:slots] for name, one in self._columns.items()}
-        expect_alike(saved, {**super().state_dict(), **kept}, name)
+        columns = {name: column[:slots] for name, column in self._columns.items()}
+        expect_alike(saved, {**super().state_dict(), **columns}, name)
         expect_rows(saved["y"], classes, f"{name}.y")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        for name, one in self._columns.items():
-            one[: len(state[name])] = state[name].to(one.device)
+        for name, column in self._columns.items():
+            column[: len(state[name])] = state[name].to(column.device)
 
     def mark(self) -> dict[str, Tensor]:
-        """Nothing: a batch is let in when the network has moved."""
+        """Returns nothing: samples are stored after the optimiser's update, which is never
+        undone."""
         return {}

@@ -1,6 +1,8 @@
-"""One file for each method, and one line here for each file: the table of contents. A method
-imports `learning`, `memory`, `nets` and `functional`, no other method (`ocm_gsa` joins two; what
-`gsa` does beyond its paper is in `gsa_variants`)."""
+"""One file for each method, and one import for each file below: the table of contents. A method
+imports `learning`, `memory`, `nets` and `functional`, but no other method. There are two
+exceptions: `ocm_gsa` joins two methods, and `gsa_variants` holds the settings of `gsa` beyond its
+paper.
+"""
 
 from typing import TYPE_CHECKING
 

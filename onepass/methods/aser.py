@@ -1,43 +1,42 @@
-"""Adversarial Shapley value experience replay: replay what the new samples endanger, keep what
-helps to classify the memory.
+"""Adversarial Shapley value experience replay (ASER): replay the stored samples that the new ones
+endanger, and keep those that help to classify the memory.
 
 Paper: Shim et al., "Online Class-Incremental Continual Learning with Adversarial Shapley Value",
-AAAI 2021, in the variant ASER_mu. A candidate's worth for an evaluation sample j is its Shapley
-value in a K-nearest-neighbours classifier on the network's features. With the candidates in order
-of their distance to j, and e_m = 1 where the m-th has the label y_j,
+AAAI 2021, variant ASER_mu. The value of a candidate for an evaluation sample j is its Shapley value
+in a K-nearest-neighbours classifier on the network's features. Candidates are ordered by their
+distance to j. e_m = 1 if the m-th has the label y_j, else 0:
 
     s_j(n) = e_n / n,   s_j(m) = s_j(m + 1) + (e_m - e_{m+1}) / K * min(K, m) / m
 
-Retrieval, with candidates C and an evaluation set E, disjoint class-balanced draws from the memory:
+Retrieval draws candidates C and an evaluation set E from the memory, disjoint and class-balanced:
 
     replay the highest of   E_{j in E} s_j(i) - E_{j in X^new} s_j(i)   over i in C
     L = E_{X^new u X^buf} -log p_y                             one mean over all
 
-Update, with a class-balanced evaluation set E of the memory, joined by the stream samples whose
-class has a share of the memory below a threshold drawn from U(0, 1 / classes), and as candidates
-random other memory samples and X^new: those of the lowest sum_{j in E} s_j(i), as many as X^new
-has, are not kept, so stream samples above replace memory samples below.
+Update: E is again a class-balanced draw from the memory. Stream samples join it if the share of
+their class in the memory is below a threshold drawn from U(0, 1 / classes). The candidates are
+other random samples of the memory and X^new. The |X^new| candidates with the lowest sum_{j in E}
+s_j(i) are dropped: each stream sample above them replaces a stored sample among them.
 
 The n_s trap: the authors draw n_s samples of each class (9 on CIFAR10, 2 on CIFAR100) and replay
-10. With few classes that pool is smaller than the 64 replayed here (18 in CIFAR10's first task), so
-all of it is replayed and nothing is chosen. Here the pool has a size and is dealt out evenly over
-the classes: n_s = `pool` / classes held, and `pool` is at least `replay`. Two disjoint draws take
-2 `pool` samples; in a smaller memory each takes half of it. Only the candidates for replay are
-never fewer than `replay` then, where the memory allows: below 2 `replay` samples, class balance is
-all that is chosen. In the update the evaluation set must not outnumber the memory's candidates: a
-stored sample's value is about the ratio of the two, a newcomer's at most about 1, and new classes
-would never come in.
+10. With few classes that pool is smaller than the 64 replayed here (18 in CIFAR10's first task).
+All of it would be replayed and nothing chosen. Here the pool has a fixed size, dealt evenly over
+the classes: n_s = `pool` / stored classes, and `pool` is at least `replay`. The two disjoint draws
+take 2 `pool` samples. In a smaller memory each takes half of it. There are still at least `replay`
+candidates for replay if the memory has them. Below 2 `replay` samples the choice is only class
+balance. In the update E must not outnumber the stored candidates: a stored sample's value is about
+the ratio of the two, a newcomer's at most about 1, so new classes would never enter.
 
-Decisions: until no slot is free it is `er` with one mean; a batch that fills the memory sends the
-rest of it to the update. Features are of plain images, in evaluation mode, in the update after the
-optimiser's step. Equals: the stored sample stays. With n < K candidates s_j(n) = e_n / K, which is
-the exact value.
-Departures from the authors' code: the pool, above; features are not computed twice; there is no
-extra backward pass whose gradient is discarded (its forwards move BatchNorm's statistics);
-adversarial retrieval begins with the first full memory, not one batch later; softmax and threshold
-know the classes seen so far, not all of the data set; it has no augmentation.
+Decisions: while a slot is free the method is `er` with one mean. If a batch fills the memory, its
+remaining samples go through the update. Features are computed from plain images in evaluation mode;
+in the update, after the optimiser's step. In a tie the stored sample stays. With n < K candidates
+s_j(n) = e_n / K, which is the exact value.
+Departures from the authors' code: the pool, see above. Features are not computed twice. There is no
+extra backward pass with a discarded gradient (its forward passes move BatchNorm's statistics).
+Adversarial retrieval begins with the first full memory, not one batch later. Softmax and threshold
+use the classes seen so far, not all of the dataset. The authors use no augmentation.
 Cost: batch + replay images, forward and backward, and 2 (2 `pool` + batch) forward, from the first
-step on. Kept: raw sample and label.
+step on. Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -55,51 +54,59 @@ from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.memory import Dealing
+from onepass.memory import RoundRobin
 
 
 def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:
-    """Shapley values of candidates (columns) for evaluation samples (rows) in a vote of the k
-    nearest; `match` says where the labels agree. Who is infinitely far and no match takes no part.
+    """Returns the Shapley values of candidates (columns) for evaluation samples (rows) in a vote of
+    the k nearest, (j, n).
+
+    `match` (j, n) says where labels agree. A candidate with infinite distance and no match takes no
+    part.
 
     >>> knn_shapley(torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[True, False, True]]), k=1)
     tensor([[ 0.8333, -0.1667,  0.3333]])
     """
-    order = distance.argsort(dim=1, stable=True)  # from near to far           (j, n)
+    order = distance.argsort(dim=1, stable=True)  # nearest first              (j, n)
     ordered = F.pad(match.gather(1, order).float(), (0, 1))  # e_m, and e_{n+1} = 0   (j, n + 1)
-    place = torch.arange(1, distance.shape[1] + 1, device=distance.device)
+    rank = torch.arange(1, distance.shape[1] + 1, device=distance.device)  # m
     # s(m) - s(m + 1)                                                            (j, n)
-    steps = -ordered.diff(dim=1) * (place.clamp(max=k) / (k * place))
-    # a cumulative sum from the far end; torch.cumsum has no deterministic form on a GPU
-    values = steps @ (place.unsqueeze(1) >= place).float()
+    steps = -ordered.diff(dim=1) * (rank.clamp(max=k) / (k * rank))
+    # cumulative sum from the far end: torch.cumsum is not deterministic on a GPU
+    values = steps @ (rank.unsqueeze(1) >= rank).float()
     return torch.empty_like(values).scatter_(1, order, values)
 
 
 def distances(evaluation: Tensor, candidates: Tensor) -> Tensor:
-    """Squared, less a constant for each evaluation sample: enough to sort by."""
+    """Returns squared distances (j, n), less a constant for each evaluation sample: enough to sort
+    by."""
     return torch.addmm(candidates.square().sum(dim=1), evaluation, candidates.T, alpha=-2)
 
 
 def shapley(evaluation: Samples, candidates: Samples, k: int) -> Tensor:
-    """Of features with their labels; candidates of weight 0 take no part."""
+    """Returns Shapley values (j, n). Both arguments have features as x. Candidates of weight 0 take
+    no part."""
     absent = candidates.weight == 0
     far = distances(evaluation.x, candidates.x).masked_fill(absent, torch.inf)
     return knn_shapley(far, (evaluation.y.unsqueeze(1) == candidates.y) & ~absent, k)
 
 
-def replaced(value: Tensor, stored: int) -> Tensor:
-    """For each newcomer, behind `stored` others, which of these it replaces; `stored`, if none.
+def replacements(value: Tensor, stored: int) -> Tensor:
+    """Returns, for each newcomer, the index of the stored sample that it replaces; `stored` if
+    none.
 
-    As many as there are newcomers go, those of the lowest value; of equals the last.
+    `value` has the stored samples first, then the newcomers. As many samples as there are newcomers
+    are dropped, those of the lowest value. In a tie the last ones are dropped.
 
-    >>> replaced(torch.tensor([0.5, 0.1, 0.4, 0.2, 0.3, 0.0]), stored=3)
+    >>> replacements(torch.tensor([0.5, 0.1, 0.4, 0.2, 0.3, 0.0]), stored=3)
     tensor([3, 1, 3])
     """
-    gone = value.argsort(descending=True, stable=True)[stored:].sort().values
+    dropped = value.argsort(descending=True, stable=True)[stored:].sort().values
     newcomer = torch.arange(stored, len(value), device=value.device)
-    stays = (newcomer.unsqueeze(1) != gone).all(dim=1)
-    vacant = gone.index_select(0, (stays.cumsum(0) - 1).clamp(min=0))
-    return vacant.masked_fill(~stays, stored)
+    enters = (newcomer.unsqueeze(1) != dropped).all(dim=1)
+    # the first entering newcomer takes the first dropped index, and so on: stored ones come first
+    vacant = dropped.index_select(0, (enters.cumsum(0) - 1).clamp(min=0))
+    return vacant.masked_fill(~enters, stored)
 
 
 @method(
@@ -114,13 +121,13 @@ class ASER(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch.
+        Number of samples drawn from the memory for each stream batch.
     pool
-        Out of how many candidates they are chosen, and by how many samples these are valued.
+        Number of candidates for replay, and of evaluation samples that value them.
     neighbours
-        K, how many neighbours vote.
+        Number K of neighbours that vote.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -132,7 +139,7 @@ class ASER(Replay):
     pool: int = 200
     neighbours: int = 3
 
-    store: Dealing = field(init=False)
+    store: RoundRobin = field(init=False)
     traits: ClassVar[Traits] = Traits(least_memory=2)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -157,25 +164,26 @@ class ASER(Replay):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Dealing:
-        return Dealing(self.memory, shape, dtype, rng)
+    ) -> RoundRobin:
+        return RoundRobin(self.memory, shape, dtype, rng)
 
     @property
     def half(self) -> int:
-        """Each of two disjoint draws has the pool's size, or half of the memory."""
+        """The size of each of two disjoint draws: `pool`, or half of a smaller memory."""
         return min(self.pool, self.memory // 2)
 
     @property
     def eligible(self) -> int:
-        """Candidates for replay: no fewer than are replayed, if one is left to value them by."""
+        """The number of candidates for replay: at least `replay`, if one stored sample is left to
+        value them."""
         return max(self.half, min(self.replay, self.memory - 1))
 
     def cost(self, batch: int) -> ImageCount:
-        judges = min(self.half, self.memory - self.eligible)
-        retrieving = ImageCount(trained=0, scored=self.eligible + judges + batch)
-        return super().cost(batch) + retrieving + self.cost_of_letting_in(batch)
+        evaluation = min(self.half, self.memory - self.eligible)
+        retrieving = ImageCount(trained=0, scored=self.eligible + evaluation + batch)
+        return super().cost(batch) + retrieving + self.cost_of_storing(batch)
 
-    def cost_of_letting_in(self, batch: int) -> ImageCount:
+    def cost_of_storing(self, batch: int) -> ImageCount:
         return ImageCount(trained=0, scored=2 * self.half + batch)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
@@ -184,56 +192,59 @@ class ASER(Replay):
         (both_out,) = self.forward(stream.then(replay))  # logits             (b + r, C)
         loss = cross_entropy(both_out, among=self.seen)  # one mean over both
         self.descend(loss)
-        if self.trainer.lets_in:
+        if self.trainer.last_repeat:
             self.update(stream)
-        return Step.of(loss, *self.trainer.apart(both_out, stream, replay))
+        return Step.of(loss, *self.trainer.split_output(both_out, stream, replay))
 
     def retrieve(self, stream: Samples) -> Samples:
-        """Those of the highest adversarial Shapley value; random ones until the memory is full."""
-        slots = self.store.dealt(min(self.eligible + self.half, self.memory))  # C, then E
-        candidates, evaluation, new = self.embedded(slots, self.eligible, stream)
+        """Returns X^buf (r): samples of the highest adversarial value; random ones until the memory
+        is full."""
+        total = min(self.eligible + self.half, self.memory)
+        slots = self.store.round_robin_slots(total)  # C, then E
+        candidates, evaluation, new = self.embed(slots, self.eligible, stream)
         helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # E_{j in E}    (C)
         intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # E_{j in X^new}    (C)
         count = min(self.replay, len(helps))
         best = slots.index_select(0, (helps - intrudes).topk(count).indices)
 
-        place = torch.arange(self.replay, device=self.trainer.torch_device)
-        random, genuine = self.store.slots(self.replay)
+        # both ways are computed, because a captured step cannot branch
+        index = torch.arange(self.replay, device=self.trainer.torch_device)
+        random, genuine = self.store.draw_slots(self.replay)
         full = self.store.size >= self.memory
-        slots = torch.where(full, best.index_select(0, place % count), random)
-        return self.store.at(slots, torch.where(full, place < count, genuine), fallback=stream)
+        slots = torch.where(full, best.index_select(0, index % count), random)
+        genuine = torch.where(full, index < count, genuine)
+        return self.store.samples_at(slots, genuine, fallback=stream)
 
     def update(self, stream: Samples) -> None:
-        """Free slots are filled; who finds none may replace a memory sample of lower value."""
-        waits = (
-            self.store.size + torch.arange(len(stream.y), device=self.trainer.torch_device)
-            >= self.memory
-        )
+        """Fills free slots, then lets other stream samples replace stored ones of lower value."""
+        number = torch.arange(len(stream.y), device=self.trainer.torch_device)
+        waits = self.store.size + number >= self.memory  # no slot is free for it          (b)
         self.store.add(stream.x, stream.y)
-        judges = self.store.dealt(self.half)  # E                                     (h)
-        slots = self.store.others(self.half, judges)  # the memory's candidates       (h)
-        evaluation, stored, new = self.embedded(torch.cat([judges, slots]), self.half, stream)
+        judges = self.store.round_robin_slots(self.half)  # E                         (h)
+        slots = self.store.other_slots(self.half, judges)  # the memory's candidates       (h)
+        evaluation, stored, new = self.embed(torch.cat([judges, slots]), self.half, stream)
         candidates = stored.then(new._replace(weight=waits.float()))
         values = shapley(evaluation.then(new), candidates, self.neighbours)  #    (h + b, h + b)
-        # stream samples judge only if they find no slot and their class is rare in the memory
-        heard = F.pad((waits & self.is_rare(stream.y)).float(), (self.half, 0), value=1.0)
-        value = (heard @ values).masked_fill(candidates.weight == 0, -torch.inf)  #   (h + b)
-        loser = replaced(value, stored=self.half)  # whom each newcomer replaces      (b)
-        places = F.pad(slots, (0, 1), value=self.memory).index_select(0, loser)
-        self.store.write(places, stream.x, stream.y)
+        # a stream sample belongs to E only if it found no slot and its class is rare in the memory
+        in_e = F.pad((waits & self.is_rare(stream.y)).float(), (self.half, 0), value=1.0)
+        value = (in_e @ values).masked_fill(candidates.weight == 0, -torch.inf)  #   (h + b)
+        victim = replacements(value, stored=self.half)  #                             (b)
+        # the scratch row takes the newcomers that replace nothing
+        taken = F.pad(slots, (0, 1), value=self.memory).index_select(0, victim)
+        self.store.write(taken, stream.x, stream.y)
 
     def is_rare(self, y: Tensor) -> Tensor:
-        """Whether a class's share of the full memory is below U(0, 1 / classes)."""
+        """Returns a mask (b): the class's share of the full memory is below U(0, 1 / classes)."""
         share = (y.unsqueeze(1) == self.store.y[: self.memory]).sum(dim=1) / self.memory
         uniform = torch.rand(
             1, generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
         )
         return share < uniform / self.seen.sum()
 
-    def embedded(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:
-        """Features in the place of samples: those in the first so many slots, in the others, and
-        of the stream batch, from one forward."""
+    def embed(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:
+        """Returns samples with features in place of x: the first `first` slots, the other slots,
+        and the stream batch. All come from one forward pass."""
         x = torch.cat([self.store.x.index_select(0, slots), stream.x])
         y = torch.cat([self.store.y.index_select(0, slots), stream.y])
-        whole = Samples.of(self.trainer.features_of(x), y)
-        return whole.cut(first, len(slots) - first, len(stream.y))
+        featured = Samples.of(self.trainer.features_of(x), y)
+        return featured.cut(first, len(slots) - first, len(stream.y))

@@ -1,39 +1,40 @@
 """CCIL, compositional class-incremental learning: new classes are learned among themselves, all
-classes together from balanced exemplars, and the previous network's opinion of the old ones holds.
+classes together from balanced exemplars. Distillation from the previous network preserves the old
+ones.
 
-Paper: Mittal, Galesso, Brox, "Essentials for Class Incremental Learning", CVPR workshops 2021. With
-N the classes that are new since the last boundary, S all classes seen, K those that the previous
-network knew, o the network's logits and o' the previous network's, X^new the stream batch, and X^ex
-a draw from a memory with the same share for every class, those of N included:
+Paper: Mittal, Galesso, Brox, "Essentials for Class Incremental Learning", CVPR workshops 2021. N
+are the classes that are new since the last boundary, S all classes seen, K those that the previous
+network knew. o are the network's logits, o' the previous network's. X^new is the stream batch. X^ex
+is a draw from a memory with the same share for every class, those of N included:
 
     L = E_{X^new} -log softmax_N(o)_y + E_{X^ex} -log softmax_S(o)_y
       + f / |K| (D(X^new) + D(X^ex)),    f = distillation (|S| / |N|)^0.66
     D(X) = T^2 E_X KL(softmax_K(o' / T) || softmax_K(o / T))
 
-Logits are cosines between features and rows, times a scale. After the first task the learning rate
-is lower.
+Logits are cosines between features and class rows, times a scale. After the first task the learning
+rate is lower.
 
-Decisions: how the GSA authors made the method online is not known, so this is ours.
+Decisions: how the GSA authors made the method online is not known, so these are ours.
 
-- The exemplars of new classes are chosen before a task is trained, from all of its data; here the
-  memory is kept balanced as samples arrive, greedily (`memory.Balanced`, GDumb's). So X^ex begins
-  with the first stored sample, not with the second task; in one task of linear logits this is ER.
-- Dividing by |K| is the authors' code, whose mean runs over samples and classes. With tasks of one
-  size, f / |K| falls while f rises.
-- `distillation` is 1, not the authors' 5, and `later_rate`, which the learning rate is multiplied
-  by after the first task, is 1, not their 0.1: |K| is 50 and more with them and can be 2 here, and
-  one pass has no time for a low rate. Held-out tenth of digits, M=100, seeds 0 to 2: `distillation`
-  5 gives 86.9, 2 gives 88.8, 1 gives 89.8, 0 gives 90.3; with 1, `later_rate` 0.3 gives 89.3, 0.1
-  gives 80.0.
-- A stream sample of an old class is left to the memory: it has no part in the first term.
-- Forwards of stream and exemplars are separate, as in the authors' code.
+- The authors choose the exemplars of new classes before they train a task, from all of its data.
+  Here the memory is kept balanced as samples arrive, greedily (`memory.BalancedMemory`, GDumb's).
+  So X^ex begins with the first stored sample, not with the second task. In one task with linear
+  logits this is ER.
+- The division by |K| is the authors' code, whose mean runs over samples and classes. With tasks of
+  equal size f / |K| falls while f rises.
+- `distillation` is 1, not the authors' 5. `later_rate`, the factor of the learning rate after the
+  first task, is 1, not their 0.1. Their |K| is 50 and more, here it can be 2, and one pass has no
+  time for a low rate. Held-out tenth of digits, M=100, seeds 0 to 2: `distillation` 5 gives 86.9, 2
+  gives 88.8, 1 gives 89.8, 0 gives 90.3. With 1, `later_rate` 0.3 gives 89.3, 0.1 gives 80.0.
+- A stream sample of an old class takes no part in the first term; it only enters the memory.
+- Stream and exemplars have separate forward passes, as in the authors' code.
 
-Departures: exemplars are random, as in the authors' code. The scale of the cosines is fixed, 10;
-theirs is trained. Without the self-distillation of the first task, which takes more passes, without
-their schedule, and without label smoothing, mixup and AutoAugment, which their scripts leave out
+Departures: exemplars are random, as in the authors' code. The scale of the cosines is fixed at 10;
+theirs is trained. The self-distillation of the first task needs more passes and is left out, as is
+their schedule. There is no label smoothing, mixup or AutoAugment; their scripts leave these out
 too. `optimizer="nesterov"` of the official preset has their momentum, which is not Nesterov's.
 Cost: batch + replay images, forward and backward, and once more forward through the previous
-network. Kept: raw sample and label; the previous network.
+network. Kept: raw samples and labels; the previous network.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.trainer import Trainer
-from onepass.memory import Balanced
+from onepass.memory import BalancedMemory
 from onepass.nets import Head, cosine_head
 
-POWER = 0.66
+POWER = 0.66  # the exponent in f
 
 
 class LearningRate(StatefulPart):
-    """A learning rate on the device, where a captured step reads it; another one from the first
-    boundary on."""
+    """A learning rate that changes once, at the first boundary. It lies on the device, where a
+    captured step reads it."""
 
     tensors: ClassVar[tuple[str, ...]] = ("value",)
 
@@ -85,17 +86,17 @@ class CCIL(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch.
+        Number of samples drawn from the memory for each stream batch.
     distillation
-        How much the previous network's opinion counts where all classes are new.
+        Weight of the distillation, for a task in which all classes are new.
     temperature
-        T, by which both networks' logits are softened.
+        Temperature T of both networks' softmax in the distillation.
     later_rate
-        What the learning rate is multiplied by after the first task.
+        Factor of the learning rate after the first task.
     classifier
-        `cosine`: logits are 10 times the cosines between features and rows; or `linear`.
+        `cosine`: logits are 10 times the cosines between features and class rows; or `linear`.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -141,8 +142,8 @@ class CCIL(Replay):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Balanced:
-        return Balanced(self.memory, shape, dtype, rng, rows=len(self.seen))
+    ) -> BalancedMemory:
+        return BalancedMemory(self.memory, shape, dtype, rng, rows=len(self.seen))
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         if self.classifier == "linear":
@@ -167,6 +168,7 @@ class CCIL(Replay):
         known, t = self.previous.known, self.temperature  # K
         old_loss = distillation(stream_out, stream_taught, known, t)  # D(X^new)
         old_loss = old_loss + distillation(replay_out, replay_taught, known, t)  # + D(X^ex)
+        # f of the equation; `new` may be empty between a boundary and its first new class
         f = self.distillation * (self.seen.sum() / self.new.sum().clamp(min=1)) ** POWER
         loss = stream_loss + replay_loss + f * old_loss / known.sum().clamp(min=1)
 

@@ -1,50 +1,53 @@
-"""Co2L, contrastive continual learning: new classes are pulled apart from all others, the relations
-between samples stay as the previous network saw them, and a linear classifier is fitted to the
-features of the memory when scores are asked for.
+"""Co2L, contrastive continual learning: new classes are pulled apart from all others, and the
+relations between samples stay as the previous network saw them. Scores come from a linear
+classifier that is fitted to the features of the memory.
 
-Paper: Cha, Lee, Shin, "Co2L: Contrastive Continual Learning", ICCV 2021. With h the backbone's
-features, g a two-layer projection to 128 numbers, X the stream batch and a draw from the memory, I
-two augmented views of X, and z_i = g(h(x_i)) / |g(h(x_i))|:
+Paper: Cha, Lee, Shin, "Co2L: Contrastive Continual Learning", ICCV 2021. h are the backbone's
+features, g is a two-layer projection to 128 numbers. X is the stream batch and a draw from the
+memory, I are two augmented views of X, and z_i = g(h(x_i)) / |g(h(x_i))|.
 
-Asymmetric supervised contrast: only views of new classes N are anchors, all are compared with. P(i)
-are the other views of i's class, and the mean is over all views:
+Asymmetric supervised contrast: only views of new classes N are anchors, but they are compared with
+all views. P(i) are the other views of i's class. The mean is over all views:
 
     L_asym = (t / 0.07) 1/|I| sum_{i in I, y_i in N} -1/|P(i)| sum_{p in P(i)}
              log [e^{z_i z_p / t} / sum_{a != i} e^{z_i z_a / t}]
 
-Instance-wise relation distillation, with z' the previous network's, from the second task on:
+Instance-wise relation distillation, from the second task on, with z' from the previous network:
 
     r_ij(z, k) = e^{z_i z_j / k} / sum_{a != i} e^{z_i z_a / k}
     L_ird = E_{i in I} sum_{j != i} -r_ij(z', k') log r_ij(z, k)        (k' = 0.01, k = 0.2)
 
     L = L_asym + distillation L_ird
 
-A sample is predicted by a linear classifier of u = h / |h|, fitted to the memory:
+Predictions come from a linear classifier of u = h / |h| that is fitted to the memory:
 
     min_{W, b} E_{c seen} E_{x in memory, y = c} -log softmax_{seen}(W u(x) + b)_c
                + ridge / 2 (|W|^2 + |b|^2)
 
-Decisions: how the GSA authors made the method online is not known, so this is ours.
+Decisions: how the GSA authors made the method online is not known, so these are ours.
 
-- The classifier is fitted anew for every state that is scored, so that there are predictions at any
-  time. The authors fit it once, at the end, to the memory and all data of the last task, which are
-  gone here, by 100 epochs of SGD, which stop before the minimum. Here it is the minimum, by L-BFGS,
-  of features that are made once, without augmentation: nothing in it is random, and it does not
-  depend on how many samples there are how far it gets. A small ridge makes it finite. Classes weigh
-  the same, as in the authors' sampling; features have unit length, where theirs are as they come.
-- Replay begins with the first stored sample and includes current classes, which are anchors as
-  those of the stream are. The memory is a reservoir, theirs is balanced at every boundary.
-- One joint forward of both views of stream and replay, as in the authors' code. Mirror images,
-  where they are asked for, are further views.
-- The head's linear rows take no part: they never train, `head` changes nothing, and the gradient
-  probe, which needs logits, has nothing to see.
+- The classifier is fitted anew for every state that is scored, so the learner can predict at any
+  time. The authors fit it once, at the end, to the memory and all data of the last task, by 100
+  epochs of SGD that stop before the minimum. That data is gone here.
+- The fit runs L-BFGS to the minimum, on features that are computed once, without augmentation. It
+  has no randomness, and how far it gets does not depend on the number of samples. A small ridge
+  keeps the minimum finite. Classes weigh the same, as in the authors' sampling. Features have unit
+  length; theirs are not normalised.
+- Replay begins with the first stored sample and includes current classes. Their replayed samples
+  are anchors, like those of the stream. The memory is a reservoir; theirs is balanced at every
+  boundary.
+- Both views of stream and replay share one joint forward pass, as in the authors' code. With
+  `mirror`, mirror images are further views.
+- The head's linear rows are not used. They never train, `head` changes nothing, and the gradient
+  probe, which needs logits, has nothing to measure.
 
-Departures: one pass; the authors train 500 epochs of the first and 100 of each other task, with
-batches of 512 and a cosine schedule. `augment="contrastive"` is their augmentation but for its
-order of colours. `optimizer="nesterov"` of the official preset has their momentum, which is not
-Nesterov's.
+Departures: one pass. The authors train 500 epochs of the first and 100 of each other task, with
+batches of 512 and a cosine schedule. `augment="contrastive"` is their augmentation except for its
+order of colour operations. `optimizer="nesterov"` of the official preset has their momentum, which
+is not Nesterov's.
 Cost: 2 (batch + replay) images, forward and backward, and once more forward through the previous
-network; before scores one forward of the memory. Kept: raw sample and label; the previous network.
+network; one forward pass of the memory before scores. Kept: raw samples and labels; the previous
+network.
 """
 
 from __future__ import annotations
@@ -63,21 +66,21 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import ByFeatures, Classifier, projected, projection
+from onepass.nets import Classifier, FeatureClassifier, project, projection_head
 
 VIEWS = 2
-BASE_TEMPERATURE = 0.07
-RIDGE = 1e-5  # bends the loss little, and enough for a minimum that the fit reaches
-MOST_STEPS = 300  # of the fit, which ends where it has converged
+BASE_TEMPERATURE = 0.07  # the 0.07 of L_asym
+RIDGE = 1e-5  # small against the loss, large enough for a finite minimum
+MOST_STEPS = 300  # of L-BFGS, which stops earlier when it converges
 
 
 def relation_distillation(
     z: Tensor, previous: Tensor, weight: Tensor, temperature: float, previous_temperature: float
 ) -> Tensor:
-    """L_ird: the mean over i of the cross-entropy of r_i(z, k) under r_i(previous, k').
+    """Returns L_ird: the mean over i of the cross-entropy of r_i(z, k) under r_i(previous, k').
 
-    `z` and `previous` have unit rows. Samples of weight 0 are neither i nor j; two
-    or more have some.
+    `z` and `previous` have unit rows. Samples of weight 0 are neither i nor j. At least two samples
+    must have weight.
 
     >>> same = torch.ones(4, 1)
     >>> float(relation_distillation(same, same, torch.ones(4), 0.2, 0.01).exp())  # even among 3
@@ -92,12 +95,13 @@ def relation_distillation(
 
 
 class FittedLinear(nn.Module):
-    """A linear classifier of unit features, fitted to samples whose classes weigh the same.
+    """A linear classifier of unit features. It is fitted to samples so that every class weighs the
+    same.
 
     Parameters
     ----------
     seen
-        Which classes there are, a mask (C): the softmax runs over these.
+        Mask (C) of the classes that exist; the softmax runs over these.
 
     >>> features, y = torch.tensor([[3.0, 0.0], [0.0, 1.0], [0.1, 1.0]]), torch.tensor([0, 1, 1])
     >>> classify = FittedLinear(features, y, seen=torch.tensor([True, True, False]))
@@ -111,15 +115,15 @@ class FittedLinear(nn.Module):
     def __init__(self, features: Tensor, y: Tensor, seen: Tensor) -> None:
         super().__init__()
         own = one_hot(y, len(seen)).to(features.dtype)  # (n, C)
-        share = 1 / own.sum(dim=0).index_select(0, y)  # of its class
+        share = 1 / own.sum(dim=0).index_select(0, y)  # 1 / samples of its class  (n)
         share = share / share.sum()
-        inputs = F.pad(F.normalize(features), (0, 1), value=1.0)  # the last weight is the bias
+        inputs = F.pad(F.normalize(features), (0, 1), value=1.0)  # last column: bias
         rows = torch.zeros(len(seen), inputs.shape[1], device=features.device)
 
         def loss() -> Tensor:
             logits = (inputs @ rows.T).masked_fill(~seen, -torch.inf)
             log_p = logits.log_softmax(dim=1)
-            error = (log_p.exp() - own) * share.unsqueeze(1)  # the loss by the logits
+            error = (log_p.exp() - own) * share.unsqueeze(1)  # dloss/dlogits
             rows.grad = error.T @ inputs + RIDGE * rows
             each = -log_p.gather(1, y.unsqueeze(1)).squeeze(1)
             return (share * each).sum() + RIDGE / 2 * rows.square().sum()
@@ -147,17 +151,17 @@ class Co2L(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch.
+        Number of samples drawn from the memory for each stream batch.
     temperature
-        What similarities are divided by in the contrastive term.
+        Temperature t of the contrastive term.
     distillation
-        How much the previous network's relations count.
+        Weight of the relation distillation.
     relation_temperature
-        What the network's similarities are divided by in relations.
+        Temperature k of the network's relations.
     previous_temperature
-        What the previous network's similarities are divided by in relations.
+        Temperature k' of the previous network's relations.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -207,7 +211,7 @@ class Co2L(Replay):
             require(self, name, getattr(self, name) > 0, "positive")
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
-        return {"projection": projection(features, rng)}
+        return {"projection": projection_head(features, rng)}
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
@@ -224,17 +228,17 @@ class Co2L(Replay):
         views = torch.cat([self.views(samples.x) for _ in range(VIEWS)])  # I
         times = VIEWS * self.views_per_sample  # views of each sample
         rows, weight = (part.repeat(times) for part in (samples.y, samples.weight))
-        z = embedded(self.model, views)  # (times n, 128)
+        z = project_views(self.model, views)  # (times n, 128)
         with torch.no_grad():
-            held = embedded(self.previous.model, views)  # z'
+            held = project_views(self.previous.model, views)  # z'
 
         anchors = self.new.index_select(0, rows).to(weight.dtype)
-        share = (weight * anchors).sum() / weight.sum()  # of anchors among all views
+        share = (weight * anchors).sum() / weight.sum()  # anchors / all views
         contrast = supervised_contrastive(z, rows, weight, self.temperature, anchors)
         contrast = self.temperature / BASE_TEMPERATURE * share * contrast  # L_asym
         temperatures = self.relation_temperature, self.previous_temperature
         relations = relation_distillation(z, held, weight, *temperatures)  # L_ird
-        relations = relations * self.previous.known.any()  # none in the first task
+        relations = relations * self.previous.known.any()  # 0 in the first task
         loss = contrast + self.distillation * relations
 
         self.keep(x, y)
@@ -243,15 +247,15 @@ class Co2L(Replay):
 
     @torch.no_grad()
     def scorer(self) -> nn.Module:
-        """A linear classifier of the features of the memory as it is."""
-        held = int(self.store.size)
-        features = self.trainer.features_of(self.store.x[:held], self.trainer.answering)
-        self.trainer.spend("scores", ImageCount(trained=0, scored=held))
-        return ByFeatures(
-            self.trainer.answering, FittedLinear(features, self.store.y[:held], self.seen)
+        """Returns the backbone with a linear classifier that is fitted to the current memory."""
+        held = int(self.store.size)  # samples in the memory
+        features = self.trainer.features_of(self.store.x[:held], self.trainer.predicting_model)
+        self.trainer.count_images("scores", ImageCount(trained=0, scored=held))
+        return FeatureClassifier(
+            self.trainer.predicting_model, FittedLinear(features, self.store.y[:held], self.seen)
         )
 
 
-def embedded(model: Classifier, views: Tensor) -> Tensor:
-    """z of views, (n, 128)."""
-    return projected(model, model.features(views))
+def project_views(model: Classifier, views: Tensor) -> Tensor:
+    """Returns z of views, (n, 128), rows of unit length."""
+    return project(model, model.features(views))

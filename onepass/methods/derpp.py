@@ -1,32 +1,36 @@
-"""Dark experience replay ++: replay that also holds the network to the logits it gave when a sample
-was stored.
+"""Dark experience replay ++ (DER++): replay that also holds the network to the logits it gave when
+a sample was stored.
 
 Paper: Buzzega et al., "Dark Experience for General Continual Learning: a Strong, Simple Baseline",
-NeurIPS 2020. With X^new the stream batch, X^1 and X^2 two independent draws from the memory
-(current classes included), and s(x) the logits that were stored with x:
+NeurIPS 2020. X^new is the stream batch. X^1 and X^2 are two independent draws from the memory,
+current classes included. s(x) are the logits stored with x:
 
     L = E_{X^new} -log p_y + alpha E_{X^1} (o - s)^2 + beta E_{X^2} -log p_y
 
-Stored are the raw sample, its label, and the logits of its augmented view in this step's forward,
-before the update; they are never refreshed, and a replayed sample is augmented anew.
+The memory stores the raw sample, its label and the logits of its augmented view in this step's
+forward pass, before the update. Stored logits are never refreshed. A replayed sample is augmented
+anew.
 
-Decisions: the three batches have forwards of their own, as in the authors' code (mammoth). Where
-images are mirrored, the mean of the two views' logits is stored and both views are held to it.
-alpha = 0.2 and beta = 1 by default, as CCL-DC has them for one pass over a stream; the authors'
-values (alpha 0.1 to 1, beta 0.5 or 1, by dataset and memory) were found with many epochs, and with
-beta = 0.5 replayed labels count half in a single pass.
-An output whose class was unknown when a sample was stored is held to 0 (`unknown="zero"`). The
-authors' head has all outputs from the start, so that old samples hold the outputs of classes to
-come where they were, which keeps those from claiming them. A learner that does not know what is to
-come cannot store what it would have said of it; but when a row is born it says 0 on average.
-`unknown="mask"` leaves such outputs free. Held-out tenth of CIFAR100, M=1000, seeds 0 and 1: 20.6
-(19.4, 21.7) held, 19.1 (18.2, 20.1) free.
-Departures: the softmax runs over the classes seen so far, and the square error is a mean over
-replayed samples and these classes, where the authors' run over all outputs, those of classes still
-to come included. The authors train several epochs with batches and draws of 32, padded crops and
+Decisions:
+
+- The three batches have separate forward passes, as in the authors' code (mammoth).
+- For mirrored images the mean of the two views' logits is stored, and both views are held to it.
+- alpha = 0.2 and beta = 1 by default, as CCL-DC uses for one pass over a stream. The authors'
+  values (alpha 0.1 to 1, beta 0.5 or 1, by dataset and memory) were tuned for many epochs. In a
+  single pass beta = 0.5 counts replayed labels only half.
+- An output whose class was unknown when a sample was stored is held to 0 (`unknown="zero"`). The
+  authors' head has all outputs from the start. Their stored samples therefore hold the outputs of
+  later classes in place and keep these classes from claiming old samples. This learner does not
+  know later classes and cannot store their logits, but a new row of the head gives 0 on average.
+  `unknown="mask"` leaves these outputs free. Held-out tenth of CIFAR100, M=1000, seeds 0 and 1:
+  20.6 (19.4, 21.7) for `zero`, 19.1 (18.2, 20.1) for `mask`.
+
+Departures: the softmax runs over the classes seen so far, and the squared error is a mean over
+replayed samples and these classes. The authors' versions run over all outputs, those of later
+classes included. The authors train several epochs with batches and draws of 32, padded crops and
 flips.
-Cost: batch + 2 replay images, forward and backward. Kept: raw sample, label, logits as wide as the
-head's capacity, and how many of them were known.
+Cost: batch + 2 replay images, forward and backward. Kept: raw samples, labels, logits as wide as
+the head's capacity, and the number of known logits.
 """
 
 from __future__ import annotations
@@ -46,17 +50,18 @@ from onepass.learning.replay import Replay
 from onepass.memory import Reservoir
 
 
-def known_error(
+def stored_logit_error(
     logits: Tensor, stored: Tensor, known: Tensor, weight: Tensor, outputs: Tensor
 ) -> Tensor:
-    """The mean of (o - s)^2 over samples and so many outputs, of which each sample's first `known`
-    count and the others are 0.
+    """Returns the mean of (o - s)^2 over samples and `outputs` outputs. A sample's error counts for
+    its first `known` outputs and is 0 for the others.
 
-    `logits` are of one view of the samples, or of several along a first dimension.
+    `logits` are (n, C) for one view of the samples, or (views, n, C).
 
     >>> stored, known, three = torch.zeros(2, 3), torch.tensor([1, 3]), torch.tensor(3)
     >>> logits = torch.tensor([[4.0, 9.0, 9.0], [0.0, 0.0, 2.0]])
-    >>> round(float(known_error(logits, stored, known, torch.ones(2), three)), 3)  # (16 + 4) / 6
+    >>> error = stored_logit_error(logits, stored, known, torch.ones(2), three)  # (16 + 4) / 6
+    >>> round(float(error), 3)
     3.333
     """
     rows = torch.arange(stored.shape[1], device=stored.device)
@@ -77,16 +82,16 @@ class DERPP(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        The size of each of the two draws.
+        Size of each of the two draws from the memory.
     alpha
-        The weight of the stored logits.
+        Weight of the error on stored logits.
     beta
-        The weight of the replayed labels.
+        Weight of the cross-entropy on replayed labels.
     unknown
-        What happens to an output whose class was unknown when the sample was stored: it is held to
-        `zero`, or counts as no error (`mask`).
+        Target of an output whose class was unknown when the sample was stored: `zero`, or none
+        (`mask`).
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -143,20 +148,21 @@ class DERPP(Replay):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                       (b)
-        slots, genuine = self.store.independent_slots(2, self.replay)  # of X^1, X^2      (2, r)
-        drawn = self.store.at(slots.flatten(), genuine.flatten(), fallback=stream)
+        # slots of X^1 and X^2                                                        (2, r)
+        slots, genuine = self.store.draw_independent_slots(2, self.replay)
+        drawn = self.store.samples_at(slots.flatten(), genuine.flatten(), fallback=stream)
         dark, replay = drawn.cut(self.replay, self.replay)  # X^1, X^2                (r) (r)
         outputs = self.forward(stream, dark, replay, apart=True)  # logits          (b|r|r, C)
         stream_out, dark_out, replay_out = outputs
 
         stored = self.store.fields["logits"].index_select(0, slots[0])  # s(x)        (r, C)
-        known = self.store.fields["known"].index_select(0, slots[0])  # classes then      (r)
+        known = self.store.fields["known"].index_select(0, slots[0])  # classes known then (r)
         seen = self.seen.sum()
-        views = dark_out.logits.view(-1, *stored.shape)  # of each view            (views, r, C)
+        views = dark_out.logits.view(-1, *stored.shape)  #                          (views, r, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)
-        if self.unknown == "zero":  # as it is stored: every class counts
+        if self.unknown == "zero":  # unknown logits are stored as 0, so all classes seen count
             known = seen.expand_as(known)
-        dark_loss = known_error(views, stored, known, genuine[0], seen)
+        dark_loss = stored_logit_error(views, stored, known, genuine[0], seen)
         replay_loss = cross_entropy(replay_out, among=self.seen)
         loss = stream_loss + self.alpha * dark_loss + self.beta * replay_loss
 

@@ -1,22 +1,22 @@
 """Experience replay: train on the stream batch together with a random draw from a reservoir.
 
-Paper: Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019.
-Update rule, for a stream batch X^new and a draw X^buf from the memory (current classes included):
+Paper: Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019. X^new is the stream
+batch. X^buf is a draw from the memory, current classes included:
 
     L = E_{X^new} -log p_y + E_{X^buf} -log p_y        loss="sum": two means
     L = E_{X^new u X^buf} -log p_y                     loss="mean": one mean over all
     L = E_{X^mix} -log p_y                             balanced=20: see below
 
-Departures: the softmax runs over the classes seen so far. Reference codes differ in two places
-that change results, so both are arguments: one joint forward of stream and replay or two separate
-ones (BatchNorm sees other statistics), and the sum of two means or one mean (new samples weigh
-1 : 1 against 10 : 64).
-With `balanced` all classes have the same share of a batch X^mix of so many samples, as in section 4
-of the paper of `gsa` ("dealing with data imbalance"): N_new = max(int(balanced |N| / |seen|), 1) of
-the stream's samples, the others are not trained, and the rest of old classes from the memory;
-places that the stream batch does not fill stay empty.
-Cost: batch + replay images (`balanced`, if that is set), forward and backward. Kept: raw sample and
-label.
+Departures: the softmax runs over the classes seen so far. Reference codes differ in two places that
+change results, so both are settings. `forwards` is one joint forward pass of stream and replay or
+two separate ones, which changes the statistics that BatchNorm sees. `loss` is the sum of two means
+or one mean: a new sample then weighs 1 : 1 or 10 : 64 against the replay. With `balanced`, the step
+trains one batch X^mix of this size in which every class has the same share, as in section 4 of
+GSA's paper ("dealing with data imbalance"). N_new = max(int(balanced |N| / |seen|), 1) samples come
+from the stream; its other samples are not trained. The rest are samples of old classes from the
+memory. Slots that the stream batch cannot fill stay empty.
+Cost: batch + replay images (or `balanced`, if set), forward and backward. Kept: raw samples and
+labels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
-from onepass.functional.losses import cross_entropy, fractions
+from onepass.functional.losses import cross_entropy, normalised_weights
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.memory import MixedReservoir, Store
@@ -48,15 +48,15 @@ class ER(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch.
+        Number of samples drawn from the memory for each stream batch.
     forwards
-        One joint forward of stream and replay, or separate ones.
+        One joint forward pass of stream and replay, or separate ones.
     loss
-        `sum` of the two means, or one `mean` over all samples.
+        `sum` of the means over stream and replay, or one `mean` over all samples.
     balanced
-        The size of one balanced batch X^mix in the place of stream and replay; none: no such batch.
+        Size of one balanced batch X^mix that replaces stream and replay; none: no such batch.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -117,12 +117,15 @@ class ER(Replay):
         stream = Samples.of(x, y)  # X^new                                       (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
         outputs = self.forward(stream, replay, apart=self.forwards == "separate")  # (b, C) (r, C)
-        out = outputs.together  # logits                                          (b + r, C)
-        each = F.cross_entropy(out.logits + self.log_seen, out.y, reduction="none")  # -log p_y
+
+        out = outputs.together  # logits of both                                      (b + r, C)
+        logits = out.logits + self.log_seen  # -inf for classes not seen yet
+        each = F.cross_entropy(logits, out.y, reduction="none")  # -log p_y           (b + r)
         if self.loss == "sum":
-            shares = torch.cat([fractions(of.weight) for of in outputs])  # of each mean  (b + r)
+            # 1/b for stream samples, 1/r for replayed ones                          (b + r)
+            shares = torch.cat([normalised_weights(batch.weight) for batch in outputs])
         else:
-            shares = fractions(out.weight)
+            shares = normalised_weights(out.weight)  # 1 / (b + r)
         loss = torch.dot(each, shares)
 
         self.keep(x, y)
@@ -136,6 +139,6 @@ class ER(Replay):
 
         self.keep(x, y)
         self.descend(loss)
-        of_new = self.new[mix_out.y]  # the new ones are the stream's, the others the memory's
-        sides = (mix_out._replace(weight=mix_out.weight * side) for side in (of_new, ~of_new))
+        is_new = self.new[mix_out.y]  # new samples come from the stream, old ones from the memory
+        sides = (mix_out._replace(weight=mix_out.weight * side) for side in (is_new, ~is_new))
         return Step.of(loss, *sides)

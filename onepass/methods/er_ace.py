@@ -2,23 +2,23 @@
 own batch, so that new classes do not push the old ones away.
 
 Paper: Caccia et al., "New Insights on Reducing Abrupt Representation Change in Online Continual
-Learning", ICLR 2022. With C(X^new) the classes present in the stream batch X^new and X^buf a draw
-from the memory (current classes included):
+Learning", ICLR 2022. C(X^new) are the classes present in the stream batch X^new. X^buf is a draw
+from the memory, current classes included:
 
     L = E_{X^new} -log e^{o_y} / sum_{c in C(X^new)} e^{o_c}
       + E_{X^buf} -log e^{o_y} / sum_{c seen} e^{o_c}
 
-Decisions: as in the authors' code (pclucas14/AML), which is task-free, the first task is like any
-other: the restricted softmax and the replay both begin with the stream (mammoth's version trains
-the first task by plain cross-entropy without replay). Forwards of stream and replay are separate,
-as there. A batch of one class has a stream term of 0.
-Departures: classes not yet seen never take part; the authors' code leaves every output from the
-largest seen label on in the stream's softmax, which presumes that labels arrive in order and that
-their number is known. The default classifier is linear, so that with all classes in every batch
-this is ER with the sum of two means; the authors' is a cosine of scale 10. They count memory per
-class, replay 10, and train a ResNet18 of a third of the width, without augmentation or with padded
+Decisions: the first task is like any other, as in the authors' task-free code (pclucas14/AML). The
+restricted softmax and the replay both begin with the stream. (mammoth trains the first task by
+plain cross-entropy without replay.) Stream and replay have separate forward passes, as in the
+authors' code. If a batch has one class, its stream term is 0.
+Departures: classes not yet seen never take part. The authors' code keeps every output above the
+largest seen label in the stream's softmax, which assumes that labels arrive in order and that their
+number is known. The default classifier is linear, so with all classes in every batch the method
+equals ER with the sum of two means. The authors use cosines times 10. They count memory per class,
+replay 10 samples, and train a ResNet18 of a third of the width, without augmentation or with padded
 crops and flips.
-Cost: batch + replay images, forward and backward. Kept: raw sample and label.
+Cost: batch + replay images, forward and backward. Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class ERACE(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch.
+        Number of samples drawn from the memory for each stream batch.
     classifier
-        `linear`, or `cosine`: logits are 10 times the cosines between features and rows.
+        `linear`, or `cosine`: logits are 10 times the cosines between features and class rows.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -104,7 +104,7 @@ class ERACE(Replay):
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
         stream_out, replay_out = self.forward(stream, replay, apart=True)  # logits  (b, C) (r, C)
 
-        present = one_hot(y, len(self.seen)).any(dim=0)  # C(X^new): only these compete   (C)
+        present = one_hot(y, len(self.seen)).any(dim=0)  # C(X^new), a mask   (C)
         stream_loss = cross_entropy(stream_out, among=present)
         replay_loss = cross_entropy(replay_out, among=self.seen)
         loss = stream_loss + replay_loss

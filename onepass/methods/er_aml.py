@@ -1,30 +1,34 @@
-"""Asymmetric metric learning: the stream is trained by a contrastive loss whose negatives are of
-the classes in the batch only, the replay by cross-entropy over all classes.
+"""Asymmetric metric learning: the stream is trained by a contrastive loss whose negatives come only
+from the classes of the batch. The replay is trained by cross-entropy over all classes.
 
 Paper: Caccia et al., "New Insights on Reducing Abrupt Representation Change in Online Continual
 Learning", ICLR 2022. Each sample i of the stream batch X^new has one positive, another sample of
-its class, and one negative, a sample of another class of the batch, both drawn at random from the
-batch and the memory. With z = f(x) / |f(x)|, S all drawn positives and negatives, S_i those of the
-class of i, and X^buf a draw from the memory (current classes included):
+its class. It also has one negative, a sample of another class of the batch. Both are drawn at
+random from the batch and the memory. z = f(x) / |f(x)|, S are all drawn positives and negatives,
+S_i those of the class of i. X^buf is a draw from the memory, current classes included:
 
     L = (t / 0.07) E_{i in X^new} 1/|S_i| sum_{j in S_i} -log e^{z_i z_j / t} / sum_{k in S} e^{...}
       + E_{X^buf} -log softmax_{seen}(o)_y
 
 In the first task, and while the memory is empty, the first term is E_{X^new} -log softmax_{seen}.
 
-Decisions where the authors' code (pclucas14/AML) has two ways: plain cross-entropy lasts for the
-first task, as in its runs with task ids (without them it ends with the first stored sample), with
-boundaries told or inferred; negatives are of the classes in the batch, and replay begins with the
-first stored sample, as in its runs without task ids. A sample without a positive or without a
-negative is left out of the first term, and so is what was drawn for it; where all are (a batch of
-one class), that term is 0. Forwards of the batch, of what is drawn for it, and of the replay are
-separate, as there. Mirror images are samples like any other.
-Departures: the softmax of the cross-entropy runs over the classes seen so far; the stream's sees
-augmented images (raw there); padding reaches BatchNorm (an anchor that lacks a partner stands in
-for it, at weight 0). They count memory per class, replay 10,
-and train a ResNet18 of a third of the width, without augmentation or with padded crops and flips.
-The option for a minimal selection, which has no effect in their code, is left out.
-Cost: 3 batch + replay images, forward and backward. Kept: raw sample and label.
+Decisions where the authors' code (pclucas14/AML) has two modes:
+
+- Plain cross-entropy lasts for the first task, as in their runs with task ids. Without task ids it
+  ends with the first stored sample. Here boundaries may be given or inferred.
+- Negatives come from the classes of the batch, and replay begins with the first stored sample. Both
+  are as in their runs without task ids.
+- A sample that lacks a positive or a negative is left out of the first term, and so is its other
+  partner. If this holds for all samples (a batch of one class), the term is 0.
+- The batch, its partners and the replay have separate forward passes, as in their code. Mirror
+  images count as further samples.
+
+Departures: the softmax of the cross-entropy runs over the classes seen so far. The stream's
+cross-entropy sees augmented images (raw in their code). Padding reaches BatchNorm: an anchor
+without a partner is its own partner, at weight 0. The authors count memory per class, replay 10
+samples, and train a ResNet18 of a third of the width, without augmentation or with padded crops and
+flips. Their option for a minimal selection has no effect in their code and is left out.
+Cost: 3 batch + replay images, forward and backward. Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.devices import finest
+from onepass.base.devices import widest_float
 from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean
@@ -48,37 +52,38 @@ from onepass.nets import Head, cosine_head
 BASE_TEMPERATURE = 0.07
 
 
-def choose(y: Tensor, pool: Tensor, there: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A positive and a negative for each label, as places in a pool of labels that begins with
-    these; and which of the labels have both.
+def draw_partners(
+    y: Tensor, pool: Tensor, there: Tensor, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Draws a positive and a negative for each label from a pool of labels that begins with `y`.
 
-    `there` says which places of the pool may be drawn. Whoever lacks a partner gets itself.
-    """
-    # the pool begins with the batch: place i is sample i                        (b, p)
+    Returns their indices in the pool, (2, b), and a mask (b) of the labels that have both. A label
+    without a partner gets its own index. `there` (p) masks the pool's entries that may be drawn."""
+    # the pool begins with the batch: its entry i is sample i                    (b, p)
     own = torch.eye(len(y), len(pool), dtype=torch.bool, device=y.device)
     same = y.unsqueeze(1) == pool
-    of_the_batch = same.any(dim=0)
-    valid = (
-        torch.stack([same & ~own, ~same & of_the_batch]) & there
-    )  # positives, negatives (2, b, p)
+    in_batch = same.any(dim=0)  # entries whose class the batch has                 (p)
+    # positives, negatives                                                    (2, b, p)
+    valid = torch.stack([same & ~own, ~same & in_batch]) & there
     counts = valid.int().cumsum(dim=2)
-    many = counts[..., -1:]  # how many there are to draw from                  (2, b, 1)
-    uniform = torch.rand(many.shape, generator=rng, device=y.device, dtype=finest(y.device))
-    place = torch.searchsorted(counts, (uniform * many).long() + 1)
+    total = counts[..., -1:]  # number of valid entries                          (2, b, 1)
+    uniform = torch.rand(total.shape, generator=rng, device=y.device, dtype=widest_float(y.device))
+    # the k-th valid entry, for a random k: the first whose running count reaches k
+    drawn = torch.searchsorted(counts, (uniform * total).long() + 1)
     itself = torch.arange(len(y), device=y.device).unsqueeze(1)
-    return torch.where(many > 0, place, itself).squeeze(2), (many > 0).all(dim=0).squeeze(1)
+    return torch.where(total > 0, drawn, itself).squeeze(2), (total > 0).all(dim=0).squeeze(1)
 
 
-def contrast(anchors: Samples, items: Samples, temperature: float) -> Tensor:
-    """Mean over anchors i of -(t / 0.07) 1/|S_i| sum_{j in S_i} log [e^{z_i z_j/t}
-    / sum_k e^{z_i z_k/t}], where S_i are the items of i's class.
+def partner_contrast(anchors: Samples, items: Samples, temperature: float) -> Tensor:
+    """Returns the mean over anchors i of -(t / 0.07) 1/|S_i| sum_{j in S_i} log [e^{z_i z_j/t} /
+    sum_k e^{z_i z_k/t}], where S_i are the items of i's class.
 
-    Samples are unit vectors here. Unlike `losses.supervised_contrastive` it compares no anchor
-    with another. Items and anchors of weight 0 take no part.
+    The samples' `x` are unit vectors. Unlike `losses.supervised_contrastive`, no anchor is compared
+    with another anchor. Items and anchors of weight 0 take no part.
 
     >>> z = torch.ones(4, 1)
     >>> four = Samples(z, torch.tensor([0, 0, 1, 1]), torch.ones(4))
-    >>> float(contrast(four, four, 0.07).exp())
+    >>> float(partner_contrast(four, four, 0.07).exp())
     4.0
     """
     counts = items.weight > 0
@@ -102,13 +107,13 @@ class ERAML(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch, by cross-entropy.
+        Number of samples drawn from the memory for the cross-entropy of each step.
     temperature
-        Of the contrastive loss, t.
+        Temperature t of the contrastive loss.
     classifier
-        `linear`, or `cosine`: logits are 10 times the cosines between features and rows.
+        `linear`, or `cosine`: logits are 10 times the cosines between features and class rows.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -149,34 +154,35 @@ class ERAML(Replay):
         return ImageCount(trained=(3 * batch + self.replay) * self.views_per_sample)
 
     def partners(self, stream: Samples) -> Samples:
-        """A positive for each sample of the stream, then a negative for each."""
+        """Returns a positive for each stream sample, then a negative for each, (2 b); weight 0
+        where one is missing."""
         held = torch.arange(self.memory + 1, device=self.trainer.torch_device) < self.store.size
         pool = torch.cat([stream.y, self.store.y])  # labels of batch and memory      (b + M + 1)
         there = torch.cat([stream.weight > 0, held])
         rng = self.trainer.rngs["draws"]
-        places, both = choose(stream.y, pool, there, rng)  #                     (2, b) (b)
-        place, batch = places.flatten(), len(stream.y)
-        in_stream = (place < batch).view(-1, *[1] * (stream.x.ndim - 1))
+        drawn, both = draw_partners(stream.y, pool, there, rng)  #             (2, b) (b)
+        index, batch = drawn.flatten(), len(stream.y)
+        in_stream = (index < batch).view(-1, *[1] * (stream.x.ndim - 1))
         x = torch.where(
             in_stream,
-            stream.x.index_select(0, place.clamp(max=batch - 1)),
-            self.store.x.index_select(0, (place - batch).clamp(min=0)),
+            stream.x.index_select(0, index.clamp(max=batch - 1)),
+            self.store.x.index_select(0, (index - batch).clamp(min=0)),
         )
-        return Samples(x, pool.index_select(0, place), both.float().repeat(2))
+        return Samples(x, pool.index_select(0, index), both.float().repeat(2))
 
-    def embedded(self, features: Tensor, samples: Samples) -> Samples:
-        """Unit features in the place of the samples, their mirror images included."""
+    def embed(self, features: Tensor, samples: Samples) -> Samples:
+        """Returns samples with unit features z in place of x, one for each view."""
         times = self.views_per_sample
         z = F.normalize(features.float())
         return Samples(z, samples.y.repeat(times), samples.weight.repeat(times))
 
-    def shown(self, batch: int) -> int:
-        return (batch + self.replay) * self.views_per_sample  # not the partners
+    def teacher_images(self, batch: int) -> int:
+        return (batch + self.replay) * self.views_per_sample  # partners have no logits
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                       (b)
-        partners = self.partners(stream)  # S: a positive each, then a negative each  (2 b)
-        anchors = stream._replace(weight=partners.weight[: len(y)])  # those that have both
+        partners = self.partners(stream)  # S: positives, then negatives         (2 b)
+        anchors = stream._replace(weight=partners.weight[: len(y)])  # with both partners
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
 
         views = self.views(torch.cat([x, partners.x, replay.x]))
@@ -186,13 +192,13 @@ class ERAML(Replay):
         output = self.trainer.output
         stream_out = output(head(of_stream), stream, lambda: pieces[0])  # logits  (b, C)
         replay_out = output(head(of_replay), replay, lambda: pieces[2])  # logits  (r, C)
-        self.trainer.note([stream_out], [stream])
-        self.trainer.note([replay_out], [replay])
+        self.trainer.record_forward([stream_out], [stream])
+        self.trainer.record_forward([replay_out], [replay])
 
-        plain = (self.store.size == 0) | ~self.old.any()  # the first task, or an empty memory
-        metric = contrast(
-            self.embedded(of_stream, anchors),
-            self.embedded(of_partners, partners),
+        plain = (self.store.size == 0) | ~self.old.any()  # first task or empty memory
+        metric = partner_contrast(
+            self.embed(of_stream, anchors),
+            self.embed(of_partners, partners),
             self.temperature,
         )
         stream_loss = torch.where(plain, cross_entropy(stream_out, among=self.seen), metric)

@@ -1,12 +1,12 @@
-"""Plain training on the stream: the lower bound, and, on all classes at once, a reference.
+"""Plain training on the stream, which is the lower bound; and on all classes at once, a reference.
 
-Update rule, for a stream batch X^new:
+X^new is the stream batch:
 
     L = E_{X^new} -log softmax_{seen}(o)_y
 
-Departures: none; there is no paper to depart from. `joint` is the same learner, meant for one
-shuffled task of all classes: the reference curve of the GSA paper's figures. It is not online
-class-incremental learning.
+Departures: none; there is no paper. `joint` is the same learner, meant for one shuffled task of all
+classes: the reference curve in the GSA paper's figures. It is not online class-incremental
+learning.
 Cost: the batch, forward and backward. Nothing is kept.
 """
 
@@ -27,7 +27,7 @@ from onepass.learning.traits import Traits
 @method("finetune", paper="none: the lower bound", year=0)
 @dataclass(kw_only=True, eq=False)
 class Finetune(Learner):
-    """Learns each batch and forgets.
+    """Trains on each batch of the stream, without replay: the lower bound.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -38,7 +38,7 @@ class Finetune(Learner):
     """
 
     traits: ClassVar[Traits] = Traits(
-        forgets=True,
+        near_fine_tuning=True,
         exempt={
             "memory_reaches_the_gradient": "it keeps no samples",
             "beats_finetuning": "it is fine-tuning",
@@ -64,7 +64,7 @@ class Finetune(Learner):
 )
 @dataclass(kw_only=True, eq=False)
 class Joint(Finetune):
-    """Fine-tuning that is given all classes as one shuffled task.
+    """Fine-tuning on all classes as one shuffled task.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=1)
@@ -73,4 +73,4 @@ class Joint(Finetune):
     True
     """
 
-    traits: ClassVar[Traits] = replace(Finetune.traits, forgets=False)
+    traits: ClassVar[Traits] = replace(Finetune.traits, near_fine_tuning=False)

@@ -1,46 +1,46 @@
-"""GDumb: nothing is learned from the stream. A memory is kept balanced, greedily, and when scores
-are asked for, a network is trained from scratch on that memory alone.
+"""GDumb: nothing is learned from the stream. A memory is kept balanced, greedily. When scores are
+needed, a network is trained from scratch on this memory alone.
 
 Paper: Prabhu, Torr, Dokania, "GDumb: A Simple Approach that Questions Our Progress in Continual
-Learning", ECCV 2020. Greedy sampler, with k classes known and M places (see `memory.Balanced`):
+Learning", ECCV 2020. Greedy sampler, with k known classes and M slots (`memory.BalancedMemory`):
 
-    (x, y) is let in if y is unknown or holds fewer than floor(M / k) samples; if the memory is
-    full, a random sample of the largest class is thrown out for it
+    (x, y) is stored if y is unknown or has fewer than floor(M / k) samples in the memory; if the
+    memory is full, a random sample of the largest class is dropped for it
 
 Dumb learner: SGD on E_{memory} -log softmax_{seen}(o)_y for E passes over the memory. The learning
-rate of pass e is a tenth of the highest in pass 0, then a cosine with restarts at 1, 2, 4, 8, ...:
+rate of pass e is lr / 10 in pass 0, then a cosine with restarts at 1, 2, 4, 8, ...:
 
     lr(e) = lr / 100 + (lr - lr / 100) (1 + cos(pi (e - s) / s)) / 2,    s = 2^floor(log2 e)
 
-With probability `cutmix` a batch is mixed (CutMix, alpha = 1): one box of every image comes from
-another image of the batch, and its label counts by its share of the pixels.
+With probability `cutmix` a batch is mixed (CutMix, alpha = 1). One box of every image is replaced
+by that of another image of the batch. The other image's label counts by its share of the pixels.
 
 Decisions:
 
 - The defaults are the authors' (optimiser, learning rate, decay, batch of 16, 256 passes, CutMix),
-  not the Adam of the other methods: there is no step on the stream to be comparable in, "one epoch
-  for each task" cannot apply, and the published row equals results of many passes. Only the
+  not the Adam of the other methods. GDumb has no step on the stream that could be comparable, "one
+  epoch for each task" cannot apply, and the published row equals results of many passes. Only the
   augmentation is the common one. Any optimiser can be chosen; `sgd` has momentum 0.9 here.
-- Where the network does not normalise, as the common MLP does not, the rate is a fifth of `lr`: the
+- If the network does not normalise, as the common MLP does not, the rate is a fifth of `lr`. The
   authors' value is for BatchNorm, which their MLP has. Held-out MNIST, M=100 / 500 / 1000, mean of
-  two seeds (one at 1000): 78.8 / 92.3 / 95.2 against 71.4 / 29.7 / 81.7 with the whole of it
+  two seeds (one at 1000): 78.8 / 92.3 / 95.2 with a fifth, 71.4 / 29.7 / 81.7 with all of `lr`
   (results/mnist.md).
-- The same samples in the same slots give the same network: initialisation, order and augmentation
-  come from generators made anew from the seed for every fit, so that asking for scores moves
-  nothing. What was fitted is no part of the saved state; an opened learner fits it again, to the
-  same bits.
-- The last batch of a pass is filled up with samples of that pass at weight 0 (they reach
-  BatchNorm, and CutMix may cut from them), so that all steps have one shape.
-- A net of the user's own starts from the weights that it was given with.
+- The same samples in the same slots give the same network. Each fit makes its generators for
+  initialisation, order and augmentation anew from the seed, so scoring changes no state. The fitted
+  network is not saved; a loaded learner fits it again, to the same bits.
+- The last batch of a pass is filled up with samples of that pass at weight 0, so that all steps
+  have one shape. These samples reach BatchNorm, and CutMix may cut from them.
+- A user's own net starts each fit from the weights with which it was given.
 
-Departures from the paper: none in the sampler. From the authors' code: it keeps the first
-floor(M / all classes) samples of each class, knowing their number ahead; trains in half precision;
-reports the best pass, chosen on the test set, where this is the last pass; and shifts (by up to 4
-pixels) and mirrors images at random, where this crops and greys. `mirror`, in the preset
-`official`, trains each image and its mirror image in every batch rather than one of them. Its MNIST
-runs have 128 passes. CutMix is not for vectors and images of one channel, as there.
-Cost: nothing on the stream; memory (up to a multiple of the batch) x epochs images, forward and
-backward, for each state that is scored. Kept: raw sample and label.
+Departures from the paper: none in the sampler.
+Departures from the authors' code: it keeps the first floor(M / all classes) samples of each class,
+because it knows the number of classes. It trains in half precision. It reports the best pass,
+chosen on the test set; here it is the last pass. It shifts (by up to 4 pixels) and mirrors images
+at random; here they are cropped and greyed. `mirror`, in the preset `official`, trains each image
+and its mirror image in every batch, not one of the two. Its MNIST runs have 128 passes. As there,
+CutMix is not used for vectors and images of one channel.
+Cost: nothing on the stream. For each state that is scored, memory (rounded up to a multiple of the
+batch) x epochs images, forward and backward. Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ from onepass.learning.registry import method
 from onepass.learning.replay import WithMemory
 from onepass.learning.trainer import Trainer
 from onepass.learning.traits import Traits
-from onepass.memory import Balanced
+from onepass.memory import BalancedMemory
 from onepass.nets import Head
-from onepass.nets.norms import Norms
+from onepass.nets.norms import NormLayer
 from onepass.nets.optimisers import MOMENTUM, OptimiserKind
 
 LARGEST_GRADIENT = 10.0
-NORMALISING = (Norms, nn.GroupNorm, nn.LayerNorm)
-UNNORMALISED = 0.2  # of the learning rate, for a network without normalisation
+NORMALISING = (NormLayer, nn.GroupNorm, nn.LayerNorm)
+UNNORMALISED = 0.2  # factor of the learning rate for a network without normalisation
 
 
 def learning_rate(epoch: int, highest: float) -> float:
-    """The rate of a pass over the memory.
+    """Returns the learning rate of a pass over the memory, lr(e) of the header.
 
     >>> [round(learning_rate(epoch, 1.0), 3) for epoch in range(9)]
     [0.1, 1.0, 1.0, 0.505, 1.0, 0.855, 0.505, 0.155, 1.0]
@@ -87,30 +87,32 @@ def learning_rate(epoch: int, highest: float) -> float:
 def cutmix(
     images: Tensor, probability: float, rng: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """With this probability, one box of all images is replaced by that of another image each.
+    """Replaces, with this probability, one box of all images by that of another image each.
 
-    Returns the images, each one's partner, and the share of pixels that are still its own.
-    """
-    # four numbers for the whole batch: whether it is mixed, the share it keeps, the box's centre
-    whether, share, down, right = torch.rand(4, generator=rng, device=images.device).unbind()
-    # the box has 1 - share of the pixels; a side of 0 is no box
-    side = (1 - share).sqrt() * (whether < probability)
-    box = _span(side, down, images.shape[2]).unsqueeze(1) & _span(side, right, images.shape[3])
+    Returns the images, the index of each one's partner, and the share of pixels that are still its
+    own."""
+    # four numbers for the whole batch: is it mixed, the share it keeps, the box's centre
+    lot, share, down, right = torch.rand(4, generator=rng, device=images.device).unbind()
+    # the box has 1 - share of the pixels; side 0 means no box
+    side = (1 - share).sqrt() * (lot < probability)
+    rows = _box_side(side, down, images.shape[2])
+    columns = _box_side(side, right, images.shape[3])
+    box = rows.unsqueeze(1) & columns
     partner = torch.rand(len(images), generator=rng, device=images.device).argsort()
     mixed = torch.where(box, images.index_select(0, partner), images)
     return mixed, partner, 1 - box.float().mean()
 
 
-def _span(side: Tensor, place: Tensor, length: int) -> Tensor:
-    """Which of `length` pixels are less than half a side from a centre; sides and places are
-    fractions."""
+def _box_side(side: Tensor, centre: Tensor, length: int) -> Tensor:
+    """Returns a mask (length) of the pixels less than half a side from the centre. `side` and
+    `place` are fractions of the length."""
     half = (side * length).int() // 2
-    from_centre = torch.arange(length, device=side.device) - (place * length).int()
+    from_centre = torch.arange(length, device=side.device) - (centre * length).int()
     return (from_centre >= -half) & (from_centre < half)
 
 
 class Fit:
-    """A network that begins anew and is trained on what a learner's memory holds."""
+    """A network that starts anew and is trained on the memory of a learner."""
 
     def __init__(self, learner: GDumb) -> None:
         self.learner, base = learner, learner.trainer
@@ -133,30 +135,30 @@ class Fit:
             group["lr"] = self.rate  # on the device, where a captured step reads it
             if learner.optimizer == "sgd":
                 group["momentum"] = MOMENTUM
-        normalises = any(isinstance(part, NORMALISING) for part in self.trainer.model.modules())
+        normalises = any(isinstance(module, NORMALISING) for module in self.trainer.model.modules())
         self.highest = learner.lr if normalises else UNNORMALISED * learner.lr
         colour = len(base.shape) == 3 and base.shape[0] > 1
         self.cutmix = learner.cutmix if colour else 0.0
 
     def run(self) -> ImageCount:
-        """All passes over the memory, and what they cost."""
+        """Makes all passes over the memory and returns the images that they cost."""
         held, batch = int(self.learner.store.size), self.learner.fit_batch
-        if not held:  # all of it was forgotten
+        if not held:  # the user has deleted all samples
             return ImageCount(trained=0)
-        # places of one pass, up to a multiple of the batch; those past `held` have weight 0
-        place = torch.arange(math.ceil(held / batch) * batch, device=self.rate.device)
-        weights = torch.split((place < held).float(), batch)
+        # samples of one pass, up to a multiple of the batch; those past `held` have weight 0
+        index = torch.arange(math.ceil(held / batch) * batch, device=self.rate.device)
+        weights = torch.split((index < held).float(), batch)
         for epoch in range(self.learner.epochs):
             self.rate.fill_(learning_rate(epoch, self.highest))
             rng = self.trainer.rngs["draws"]
-            shuffled = torch.rand(held, generator=rng, device=place.device).argsort()
-            order = torch.split(shuffled[place % held], batch)
+            shuffled = torch.rand(held, generator=rng, device=index.device).argsort()
+            order = torch.split(shuffled[index % held], batch)
             for slots, weight in zip(order, weights, strict=True):
                 self.trainer.run(self.step, slots, weight)
-        return ImageCount(trained=len(place) * self.trainer.views.per_sample * self.learner.epochs)
+        return ImageCount(trained=len(index) * self.trainer.views.per_sample * self.learner.epochs)
 
     def step(self, slots: Tensor, weight: Tensor) -> Step:
-        """One step on the samples in these slots."""
+        """Makes one optimiser step on the samples in these slots."""
         store, trainer = self.learner.store, self.trainer
         times = trainer.views.per_sample
         y = store.y.index_select(0, slots).repeat(times)  # (n)
@@ -164,7 +166,7 @@ class Fit:
         if self.cutmix:
             views, partner, own = cutmix(views, self.cutmix, trainer.rngs["draws"])
             logits = trainer.model.train_forward(views)  # (n, C)
-            # E: own label by the own share of pixels, the partner's by the rest
+            # own label by the own share of pixels, the partner's label by the rest
             of_partner = F.cross_entropy(logits, y.index_select(0, partner), reduction="none")
             each = own * F.cross_entropy(logits, y, reduction="none") + (1 - own) * of_partner
         else:
@@ -182,20 +184,21 @@ class Fit:
 )
 @dataclass(kw_only=True, eq=False)
 class GDumb(WithMemory):
-    """A balanced memory, and a network that is trained on it when scores are asked for.
+    """A balanced memory, and a network that is trained on it when scores are needed.
 
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     epochs
-        Passes over the memory; powers of 2 end where the learning rate is lowest.
+        Passes over the memory; a power of 2 ends at the lowest learning rate.
     fit_batch
-        How many samples of the memory a step of the fit has.
+        Number of samples in a step of the fit.
     cutmix
-        The probability that a batch is mixed; images of one channel and vectors never are.
+        Probability that a batch is mixed; vectors and images of one channel never are.
 
-    `lr` is the highest rate of the fit; a fifth of it if the network does not normalise.
+    The highest learning rate of the fit is `lr`, or a fifth of it if the network does not
+    normalise.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -250,8 +253,8 @@ class GDumb(WithMemory):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Balanced:
-        return Balanced(self.memory, shape, dtype, rng, rows=len(self.seen))
+    ) -> BalancedMemory:
+        return BalancedMemory(self.memory, shape, dtype, rng, rows=len(self.seen))
 
     def cost(self, batch: int) -> ImageCount:
         return ImageCount(trained=0)
@@ -261,8 +264,8 @@ class GDumb(WithMemory):
         return Step.of(torch.zeros((), device=x.device))
 
     def scorer(self) -> nn.Module:
-        """A network that was trained on the memory as it is."""
+        """Trains a network on the current memory and returns it."""
         fit = Fit(self)
         with torch.enable_grad():
-            self.trainer.spend("scores", fit.run())
-        return fit.trainer.evaluator
+            self.trainer.count_images("scores", fit.run())
+        return fit.trainer.eval_model

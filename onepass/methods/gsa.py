@@ -1,10 +1,10 @@
-"""Gradient self-adaptation (GSA): replay whose loss is split into terms within and across tasks, in
-which classes weigh by the measured imbalance of their gradients.
+"""Gradient self-adaptation (GSA): replay with a loss that is split into terms within and across
+tasks. The weight of a class follows the measured imbalance of its gradients.
 
 Paper: Guo, Liu, Zhao, "Dealing with Cross-Task Class Discrimination in Online Continual Learning",
-CVPR 2023. N are the classes that are new since the last boundary, O the older ones; X^new is the
-stream batch, S(X^new) its classes, X^mix a batch of `mix` samples in which all classes have the
-same share, X^buf its samples of O:
+CVPR 2023. N are the classes that are new since the last boundary, O the older ones. X^new is the
+stream batch and S(X^new) its classes. X^mix is a batch of `mix` samples in which every class has
+the same share. X^buf are the samples of X^mix whose class is in O:
 
     T1 = E_{X^new}      -log e^{o_y} / sum_{c in N} e^{o_c}                  eq. (15), first term
     T2 = E_{X^buf} -w_y  log e^{o_y} / sum_{c in O} e^{o_c}                  eq. (14)
@@ -13,28 +13,32 @@ same share, X^buf its samples of O:
     L  = T1 + T2 + T3                                                        eq. (15)
     w_c = 2 / (1 + exp A-PN(c)),   v_c = -1 / PN(t, c)                       eq. (13)
 
-PN and A-PN, eq. (5) and (6), are in `functional.imbalance`: the sum of the gradients that push the
-logit of c down, divided by that of those that push it up, in this task and in all.
+The rates PN(t, c) and A-PN(c), eq. (5) and (6), are ratios of two sums: the gradients that push the
+logit of c down, over those that push it up. PN sums over the running task t, A-PN over all tasks.
+`functional.imbalance` computes both.
 
 Decisions where the paper is silent or ambiguous:
 
-- A class is new or old by when it was first seen. A stream sample of an old class counts in T2 and
-  T3, not in T1, and takes one of the old places of X^mix.
-- N_new = floor(mix |N| / |seen| + 1/2), at least 1, with classes counted as seen so far. The new
-  samples of X^mix come from the stream batch in its order, then from the memory (up to `fill`); the
-  old ones are drawn; a batch that stays short is left short. X^buf is no draw of its own.
-- X^new and X^mix have one joint forward, so that BatchNorm sees them as one batch.
-- The rates have the gradients of all that trains, this step's too, by the plain softmax over the
-  classes seen, on the same augmented views and forward. No gradient flows through w or v, and v has
-  no bound. Where a rate is not defined, v is 1 and w that of balance, 2 / (1 + 1/e).
-- In the first task O is empty: T2 is 0, T3 trains the samples of X^mix whose class X^new lacks, and
-  the rates are of X^new alone.
+- A class is new or old by the task in which it was first seen. A stream sample of an old class
+  counts in T2 and T3, but not in T1. It takes one of the slots for old samples in X^mix.
+- X^mix has N_new = floor(mix |N| / |seen| + 1/2) samples of new classes, at least 1. Only classes
+  seen so far are counted. The new samples come from the stream batch in its order, then from the
+  memory (at most `fill`). The old samples are drawn at random. If samples are missing, X^mix is not
+  filled up. X^buf is not drawn separately.
+- X^new and X^mix go through one joint forward pass, so BatchNorm sees them as one batch.
+- The rates include the gradients of the current step. They come from the same forward pass of the
+  same augmented views, with a plain softmax over the classes seen. No gradient flows through w or
+  v, and v is not bounded. Where a rate is undefined, v is 1 and w is 2 / (1 + 1/e), its value in
+  balance.
+- In the first task O is empty. T2 is 0, T3 trains the samples of X^mix whose class is not in X^new,
+  and the rates are measured on X^new alone.
 
-Other readings of the paper, ablations and what the released code does are settings; they act in
-`gsa_variants`, which says where each was measured. `tuned` and `best` have some of them.
+Other readings of the paper, ablations and the behaviour of the released code are settings. They are
+implemented in `gsa_variants`, which lists where each one was measured. The presets `tuned` and
+`best` use some of them.
 
-Departures from the released code: see `gsa_released`, which computes what that code computes.
-Cost: batch + current + mix images, forward and backward. Kept: raw sample and label.
+Departures from the released code: see `gsa_released`, which reproduces that code.
+Cost: batch + current + mix images, forward and backward. Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -50,14 +54,14 @@ from torch import Tensor
 from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.imbalance import Balance, class_weight, log_class_scale
-from onepass.functional.losses import cross_entropy, mean, sample_cross_entropies_against
+from onepass.functional.losses import cross_entropy, mean, scaled_sample_cross_entropies
 from onepass.learning.registry import method
 from onepass.learning.replay import WithMemory
 from onepass.memory import MixedReservoir
 from onepass.methods import gsa_variants
 
 Objective = tuple[dict[str, Tensor], tuple[Output, ...]]
-"""The terms of the loss by name, and the outputs that they are of."""
+"""The terms of the loss by name, and the outputs from which they are computed."""
 
 BEST: dict[str, Any] = {
     "head": "frozen",
@@ -79,13 +83,15 @@ BEST: dict[str, Any] = {
 def within_and_across(
     out: Output, old: Tensor, new: Tensor, log_v: Tensor, arrived: Tensor
 ) -> Tensor:
-    """Returns -log e^{o_y} / (e^{o_y} + sum over the rivals) of each sample, before w, by eq. (14)
-    and by eq. (12), (2, m). By the one the rivals are the old classes, by the other those of the
-    other side: the old ones for a class that arrived, else the new ones, scaled by v."""
-    against_old, against_new = old.log(), new.log() + log_v  # logs of a mask, of a mask times v
+    """Returns -log e^{o_y} / (e^{o_y} + sum over the rivals) of each sample, before w, as (2, m).
+
+    Row 0 is eq. (14): the rivals are the old classes. Row 1 is eq. (12): the rivals are the classes
+    of the other side. These are the old classes if the sample's class is in `arrived`, else the new
+    ones, scaled by v."""
+    against_old, against_new = old.log(), new.log() + log_v  # a log mask: 0 or -inf
     other_side = torch.where(arrived[out.y].unsqueeze(1), against_old, against_new)  # (m, C)
     rivals = torch.stack([against_old.expand_as(other_side), other_side])  # (2, m, C)
-    return sample_cross_entropies_against(out, rivals)
+    return scaled_sample_cross_entropies(out, rivals)
 
 
 @method(
@@ -101,36 +107,40 @@ class GSA(WithMemory):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     mix
-        The size of X^mix.
+        Size of X^mix.
     fill
-        How many samples of the current classes X^mix may take from the memory; none: no limit.
+        Maximum number of samples of current classes that X^mix takes from the memory; none: no
+        limit.
     current
-        How many samples of the current classes join X^new from the memory; the released code has
+        Number of samples of current classes from the memory that join X^new; the released code uses
         22.
     forwards
-        One joint forward of X^new and X^mix, or separate ones.
+        One joint forward pass of X^new and X^mix, or separate ones.
     statistics
-        Which samples feed the rates: `all` that the step trains, or those of X^mix only.
+        Samples on which the rates are measured: `all` that the step trains, or only those of X^mix
+        (`mix`).
     new_classes
-        S(X^new) of eq. (12): the classes of X^new (`batch`), or all since the boundary (`task`).
+        S(X^new) of eq. (12): the classes of X^new (`batch`), or all classes since the boundary
+        (`task`).
     update
         Whether the rates are updated `before` or `after` the step that uses them.
     weights
-        `adaptive`, `w` or `v` alone (the other is 1), `none` (both are 1), or `inverse`: w of the
-        inverse ratio, 1 / A-PN, which is what the released code looks at.
+        `adaptive`: w and v of eq. (13); `w` or `v`: only this one, the other is 1; `none`: both are
+        1; `inverse`: w from the inverse ratio, 1 / A-PN, as in the released code.
     rivals
-        The classes in the denominators of T2 and T3: those of a `side`, old or new, or `all` that
-        are seen (and no v). With `weights="none"` T2 and T3 are then the simple cross-entropies of
+        Classes in the denominators of T2 and T3: those of one `side` (old or new), or `all` classes
+        seen, without v. With `weights="none"`, `all` makes T2 and T3 the plain cross-entropies of
         X^buf and X^mix.
     without
-        A term that is left out: the `new` (T1), the `previous` (T2) or the `cross` one (T3).
+        Term that the loss leaves out: `new` (T1), `previous` (T2) or `cross` (T3).
     sampling
-        X^mix is `balanced`, classes having their shares, or `random`: a plain draw from the memory.
+        `balanced`: every class has its share of X^mix; `random`: X^mix is a plain draw from the
+        memory.
     even
-        X^new is made even over the new classes: of the `current` samples those train that bring
-        their class up to the most frequent one (the paper's footnote).
+        Balances the new classes in X^new (the paper's footnote): a `current` sample trains only
+        while its class has fewer samples than the most frequent one.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -141,7 +151,7 @@ class GSA(WithMemory):
 
     mix: int = 64
     fill: int | None = None
-    # all others act in `gsa_variants`
+    # `gsa_variants` implements the settings below
     current: int = 0
     forwards: Literal["joint", "separate"] = "joint"
     statistics: Literal["all", "mix"] = "all"
@@ -196,8 +206,8 @@ class GSA(WithMemory):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         self.balance = Balance(len(self.seen), self.trainer.torch_device)
-        varied = gsa_variants.asked_for(self)
-        self.objective = gsa_variants.objective if varied else GSA.by_the_paper
+        varied = gsa_variants.departs_from_paper(self)  # fixed here: settings do not change
+        self.objective = gsa_variants.objective if varied else GSA.paper_objective
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -209,48 +219,50 @@ class GSA(WithMemory):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                          (b)
-        terms, outputs = self.objective(self, stream)  # `by_the_paper`, or the variant asked for
+        terms, outputs = self.objective(self, stream)  # `paper_objective` or a variant
         loss = reduce(torch.add, terms.values())  # eq. (15)
 
         self.keep(x, y)
         self.descend(loss)
         return Step.of(loss, *outputs, **terms)
 
-    def by_the_paper(self, stream: Samples) -> Objective:
-        """Returns T1, T2 and T3 of a stream batch X^new, and the outputs that they are of."""
+    def paper_objective(self, stream: Samples) -> Objective:
+        """Returns T1, T2 and T3 of a stream batch X^new, and the outputs of X^new and X^mix."""
         mix = self.store.mixed(stream)  # X^mix                                          (m)
         stream_out, mix_out = self.forward(stream, mix)  # logits              (b, C) (m, C)
-        self.balance.update(self.trained(stream_out, mix_out), self.seen)  # eq. (5), eq. (6)
+        measured = self.outputs_for_rates(stream_out, mix_out)
+        self.balance.update(measured, self.seen)  # eq. (5), eq. (6)
         w, log_v = self.rates()  # eq. (13)                                          (C) (C)
-        arrived = self.arrived(stream_out)  # S(X^new)                                   (C)
+        arrived = self.classes_in_batch(stream_out)  # S(X^new)                          (C)
         return self.terms(stream_out, mix_out, w, log_v, arrived), (stream_out, mix_out)
 
     def terms(
         self, stream_out: Output, mix_out: Output, w: Tensor, log_v: Tensor, arrived: Tensor
     ) -> dict[str, Tensor]:
-        """Returns T1, T2 and T3."""
+        """Returns T1, T2 and T3 by name; `w` and `log_v` have one value for each class (C)."""
         new, old = self.new, self.old  # N and O                                     (C) (C)
-        w = w[mix_out.y]  # of each sample's class                                       (m)
-        of_new = stream_out._replace(weight=stream_out.weight * new[stream_out.y])
-        t1 = cross_entropy(of_new, among=new)  # eq. (15), first term
+        w = w[mix_out.y]  # the weight of each sample's class                            (m)
+        new_out = stream_out._replace(weight=stream_out.weight * new[stream_out.y])  # y in N
+        t1 = cross_entropy(new_out, among=new)  # eq. (15), first term
         within, across = w * within_and_across(mix_out, old, new, log_v, arrived)  # (m) (m)
         t2 = mean(within, mix_out.weight * old[mix_out.y])  # eq. (14), over X^buf
         t3 = mean(across, mix_out.weight)  # eq. (12)
         return {"T1": t1, "T2": t2, "T3": t3}
 
-    def trained(self, stream_out: Output, mix_out: Output) -> tuple[Output, Output]:
-        """Returns what feeds the rates: X^new and X^mix, which has no weight in the first task,
-        where at most a few of its samples train."""
+    def outputs_for_rates(self, stream_out: Output, mix_out: Output) -> tuple[Output, Output]:
+        """Returns the outputs on which the rates are measured: those of X^new and X^mix.
+
+        In the first task X^mix gets weight 0, because T3 then trains only a few of its samples."""
         return stream_out, mix_out._replace(weight=mix_out.weight * self.old.any())
 
     def rates(self) -> tuple[Tensor, Tensor]:
-        """Returns w and log v, eq. (13), for every row of the head."""
+        """Returns w and log v of eq. (13) for every row of the head, (C) each."""
         sums = self.balance
         w = class_weight(sums.positive, sums.negative)
         log_v = log_class_scale(sums.task_positive, sums.task_negative)
         return w.float(), log_v.float()
 
-    def arrived(self, stream_out: Output) -> Tensor:
-        """Returns S(X^new), the new classes that the stream batch has, as a mask (C)."""
+    def classes_in_batch(self, stream_out: Output) -> Tensor:
+        """Returns S(X^new), the new classes in the stream batch, as a mask (C)."""
         new, y, weight = self.new, stream_out.y, stream_out.weight
         return new & (torch.zeros(len(new), device=new.device).index_add_(0, y, weight) > 0)

@@ -1,29 +1,31 @@
-"""GSA as its published script computes it, which is not what the paper's equations say.
+"""GSA as its published script computes it. The script does not implement the paper's equations.
 
-Paper: Guo, Liu, Zhao, CVPR 2023; script: the authors' repository gydpku/GSA (CIFAR100 only). With
-cur up to 22 samples of the current task from the memory, X^mix made of int(64 |O| / |seen|) old
-samples and the first int(64 |N| / |seen|) of [X^new; cur], and every image also as its mirror
-image:
+Paper: Guo, Liu, Zhao, CVPR 2023. The script is in the authors' repository gydpku/GSA (CIFAR100
+only). cur are up to 22 samples of the current task from the memory. X^mix has int(64 |O| / |seen|)
+old samples and the first int(64 |N| / |seen|) samples of [X^new; cur]. Every image is also trained
+as its mirror image:
 
     L = 2 E_{X^mix} [ -w_y log softmax_{seen}(o)_y ] + E_{[X^new; cur]} -log softmax_N(o)_y
     w_c = 2 / (1 + exp(1 - r_c)),  r_c = |S-(c)| / S+(c) over X^mix of all tasks
 
-so there is no T2, no T3 and no v; w grows with the inverse of the ratio in the paper (balance 1,
-range 0.54 … 2) and is 1 during the first five batches of a task. The images of [X^new; cur] are
-augmented twice, those of X^mix once, in forwards of their own. The head is never registered with
-the optimiser after the first task, hence `head="frozen"`; X^mix is not trained while the memory is
-empty. Of six forwards in a step the script uses two; the others move BatchNorm's running statistics
-and nothing else, half of them by raw images, as those that are predicted are: they are made here
-too (`extra_forwards`).
+There is no T2, no T3 and no v. w grows with the inverse of the paper's ratio (1 in balance, range
+0.54 … 2). It is 1 during the first five batches of a task. The images of [X^new; cur] are augmented
+twice and those of X^mix once, in separate forward passes. The script never registers the head with
+the optimiser after the first task, hence `head="frozen"`. X^mix is not trained while the memory is
+empty.
+
+The script makes six forward passes in a step and uses the outputs of two. The other four only move
+BatchNorm's running statistics. Three of them see raw images, as prediction does. This file makes
+these passes too (`extra_forwards`).
 
 Departures from the script: the softmax runs over the classes seen so far, not over all classes of
-the task; an exact reservoir; log-softmax instead of the logarithm of a softmax; a class without a
-rate has w = 1; where the batches are not full (all of the first task, the first steps of others)
-their samples are repeated at weight 0, which BatchNorm sees.
-Agreement: over CIFAR100, M=1000, the script's mean accuracy after each of the ten tasks lies within
-1.5 points or two standard deviations of this file's, three seeds (results/gsa-released.md).
+the task. The reservoir is exact. The loss uses log-softmax instead of the logarithm of a softmax. A
+class without a rate has w = 1. Where a batch is not full (in all of the first task and in the first
+steps of others), its samples are repeated at weight 0, and BatchNorm sees them.
+Agreement: on CIFAR100 with M=1000 and three seeds, the script's mean accuracy after each of the ten
+tasks lies within 1.5 points or two standard deviations of this file's (results/gsa-released.md).
 Cost: 2 (batch + cur + mix) images, forward and backward, and 2 batch + cur + 3 mix forward only.
-Kept: raw sample and label.
+Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from onepass.memory import MixedReservoir
 
 
 def released_weight(positive: Tensor, negative: Tensor) -> Tensor:
-    """w = 2 / (1 + exp(1 - |S-| / S+)); 1 where a class has had no gradient.
+    """Returns w = 2 / (1 + exp(1 - |S-| / S+)); 1 for a class without gradients.
 
     >>> ratio = torch.tensor([0.0, 0.5, 1.0, 2.0, 5.0])
     >>> released_weight(torch.ones(5), -ratio)
@@ -54,9 +56,9 @@ def released_weight(positive: Tensor, negative: Tensor) -> Tensor:
     return torch.where((positive == 0) & (negative == 0), 1.0, w)
 
 
-def shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of the places of X^mix are for old and for new classes: both rounded down, so that
-    one place may stay empty."""
+def released_shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the numbers of old and of new samples in X^mix. Both are rounded down, so one slot
+    may stay empty."""
     return size * (seen - new) // seen, size * new // seen
 
 
@@ -73,15 +75,17 @@ class GSAReleased(WithMemory):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     mix
-        The size of X^mix.
+        Size of X^mix.
     current
-        How many samples of the current classes are replayed.
+        Number of samples of the current classes that join X^new from the memory.
     warm_up
-        For how many batches of each task all w are 1, in each of their `repeats`.
+        Number of batches at the start of each task during which every w is 1, in all their
+        `repeats`.
     extra_forwards
-        Whether the script's four further forwards are made, for BatchNorm's statistics.
+        Whether to make the script's four further forward passes, for BatchNorm's running
+        statistics.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -114,7 +118,7 @@ class GSAReleased(WithMemory):
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
     ) -> MixedReservoir:
         return MixedReservoir(
-            self.memory, shape, dtype, rng, size=self.mix, shares=shares, fill=self.current
+            self.memory, shape, dtype, rng, size=self.mix, shares=released_shares, fill=self.current
         )
 
     def cost(self, batch: int) -> ImageCount:
@@ -127,17 +131,18 @@ class GSAReleased(WithMemory):
         size = len(y) + self.current
         # X^mix (m) and [X^new; cur] (b + cur)
         mix, current = self.store.mixed_and_current(stream, size, from_stream=True)
-        mix = mix._replace(weight=mix.weight * (self.store.size > 0))  # none of it while empty
+        mix = mix._replace(weight=mix.weight * (self.store.size > 0))  # empty memory: no X^mix
 
-        # these images are augmented twice, those of X^mix once
+        # as in the script: these images are augmented twice, those of X^mix once
         twice = self.views.augmented(self.views(current.x))
         stream_out = self.trainer.output(self.model.train_forward(twice), current, lambda: twice)
-        self.trainer.note([stream_out], [current])
-        self.pass_by(self.new_part(mix.x, size))
-        self.pass_by(mix.x)
+        self.trainer.record_forward([stream_out], [current])
+        # the order of forward passes is the script's: BatchNorm's statistics depend on it
+        self.update_statistics(self.new_samples_of_mix(mix.x, size))
+        self.update_statistics(mix.x)
         (mix_out,) = self.forward(mix)  # logits                                      (m, C)
-        self.pass_by_again(mix_out)
-        self.pass_by(x)
+        self.update_statistics_again(mix_out)
+        self.update_statistics(x)
         stream_loss = cross_entropy(stream_out, among=self.new)
         self.balance.update((mix_out,), self.seen)  # S+ and S- over X^mix of all tasks
         each = sample_cross_entropy(mix_out, among=self.seen)
@@ -149,26 +154,28 @@ class GSAReleased(WithMemory):
         return Step.of(loss, stream_out, mix_out, mix=mix_loss, stream=stream_loss)
 
     @torch.no_grad()
-    def pass_by(self, x: Tensor) -> None:
-        """Raw images through the network in training mode, for BatchNorm's statistics alone."""
+    def update_statistics(self, x: Tensor) -> None:
+        """Forwards raw images in training mode, only to move BatchNorm's running statistics."""
         if self.extra_forwards:
             self.model.train_forward(self.views.normalise(x))
 
     @torch.no_grad()
-    def pass_by_again(self, out: Output) -> None:
-        """The same for views that were already forwarded."""
+    def update_statistics_again(self, out: Output) -> None:
+        """Forwards the same views a second time, only to move BatchNorm's running statistics."""
         if self.extra_forwards:
             self.model.train_forward(out.views)
 
-    def new_part(self, mix: Tensor, size: int) -> Tensor:
-        """The samples of new classes, which lie behind the old ones in X^mix, repeated to so many:
-        how many they are is known on the device only."""
-        n_old, n_new = shares(len(mix), self.new.sum(), self.seen.sum())
-        place = torch.arange(size, device=self.trainer.torch_device) % n_new.clamp(min=1)
-        return mix.index_select(0, (n_old + place).clamp(max=len(mix) - 1))
+    def new_samples_of_mix(self, mix: Tensor, size: int) -> Tensor:
+        """Returns the samples of new classes in X^mix, repeated up to `size`.
+
+        They lie behind the old ones. Their number is known only on the device, so indices wrap
+        around instead of slicing."""
+        n_old, n_new = released_shares(len(mix), self.new.sum(), self.seen.sum())
+        offset = torch.arange(size, device=self.trainer.torch_device) % n_new.clamp(min=1)
+        return mix.index_select(0, (n_old + offset).clamp(max=len(mix) - 1))
 
     def weight(self) -> Tensor:
-        """w of every row of the head, 1 while a task warms up, (C)."""
+        """Returns w for every row of the head, (C); 1 during the first batches of a task."""
         w = released_weight(self.balance.positive, self.balance.negative).float()
-        warm = self.balance.updates <= self.warm_up * self.repeats  # each step on a batch updates
+        warm = self.balance.updates <= self.warm_up * self.repeats  # one update a step
         return torch.where(warm, 1.0, w)

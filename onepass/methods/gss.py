@@ -1,33 +1,40 @@
-"""Gradient-based sample selection, greedy: keep samples whose gradients point in many directions.
+"""Gradient-based sample selection (GSS), greedy: keep samples whose gradients point in many
+directions.
 
 Paper: Aljundi et al., "Gradient based sample selection for online continual learning", NeurIPS
-2019, algorithm 2. Training is experience replay with random draws,
+2019, algorithm 2. Training is experience replay with random draws:
 
     L = E_{X^new} -log p_y + E_{X^buf} -log p_y
 
-and what is special is what is kept. With g(.) the gradient of the mean cross-entropy of some
-samples over all parameters, S_1 ... S_n disjoint random subsets of the memory, and
+The method decides what the memory stores. g(.) is the gradient of the mean cross-entropy of some
+samples by all parameters. S_1 ... S_n are disjoint random subsets of the memory:
 
     c_i = max_k cos(g(x_i), g(S_k)),   c = max_k cos(g(X^new), g(S_k))
 
-each stored sample keeps the c_i that it came with as its score s. While there is room, samples go
-in. Once the memory is full, a batch of c >= 0 adds nothing; of another, each sample i is given a
-victim j of its own, drawn without replacement with probability proportional to s_j - min s, and
+A stored sample keeps the c_i with which it arrived as its score s. While there are free slots,
+samples are stored. Once the memory is full, a batch with c >= 0 adds nothing. In any other batch
+each sample i gets a victim j, drawn without replacement with probability proportional to s_j - min
+s:
 
     P(i replaces j) = (s_j + 1) / ((s_j + 1) + (c_i + 1))
 
-Decisions: gradients are taken after the optimiser's step, on plain images, in evaluation mode, of
-the softmax over the classes seen so far. Then g(X^new) is the mean of the g(x_i) and costs no pass
-of its own. The first batch has score 0.1. The batch that fills the memory loses its tail. While
-the memory holds fewer than n subsets, the last is short and the rest are left out. Where all
-scores are equal, every stored sample is as likely a victim; else those of the lowest score are
-never one, and samples for which no victim is left are dropped.
-Departures: one step on both batches together (a joint forward, the sum of two means), as `er`
-here; the authors' code takes two optimiser steps, one on each batch, and ten such rounds a batch.
-It knows no augmentation; its softmax has all classes of the data set.
+Decisions:
+
+- Gradients are taken after the optimiser's step, on plain images, in evaluation mode, with the
+  softmax over the classes seen so far. g(X^new) is then the mean of the g(x_i) and needs no pass of
+  its own.
+- The first batch has score 0.1. A batch that fills the memory loses its remaining samples.
+- While the memory has fewer samples than n subsets need, the last subset is short and the missing
+  ones are left out.
+- If all scores are equal, every stored sample is equally likely to be a victim. If not, samples
+  with the lowest score never are. A new sample for which no victim is left is dropped.
+
+Departures: one optimiser step on both batches (a joint forward pass, the sum of two means), like
+`er` here. The authors' code takes two steps, one on each batch, and ten such rounds for each batch.
+It has no augmentation, and its softmax has all classes of the dataset.
 Cost: batch + replay images, and n subsets + batch single images for the gradients of the update,
-all forward and backward; room for twice n + batch gradient vectors (ResNet18: 40 x 11.2 M floats,
-1.8 GB). Kept: raw sample, label, score.
+all forward and backward. GPU memory for twice n + batch gradient vectors (ResNet18: 40 x 11.2 M
+floats, 1.8 GB). Kept: raw samples, labels, scores.
 """
 
 from __future__ import annotations
@@ -45,85 +52,91 @@ from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.memory import Filling
-from onepass.nets import Gradients, batch_gradients
+from onepass.memory import FillFirst
+from onepass.nets import Gradients, gradients_per_batch
 
 FIRST_SCORE = 0.1
 TINY = torch.finfo(torch.float32).tiny
-LEAST_EXPONENT = -120  # its power of 2 has an inverse in fp32
-PIECES = 4096  # of gradient vectors, so that all multiprocessors of a GPU have some
+LEAST_EXPONENT = -120  # 2^-120 still has an inverse in fp32
+PIECES = 4096  # gradient vectors are cut into these, so that all of a GPU's multiprocessors work
 
 
-def vectors(gradients: Gradients) -> Tensor:
-    """(samples or subsets, parameters), filled up with zeros to PIECES equal pieces."""
-    rows = [one.reshape(len(one), -1) for one in gradients.values()]
-    missing = -sum(one.shape[1] for one in rows) % PIECES
+def gradient_vectors(gradients: Gradients) -> Tensor:
+    """Returns one row for each sample or subset: all gradients, padded with zeros to PIECES equal
+    pieces."""
+    rows = [gradient.reshape(len(gradient), -1) for gradient in gradients.values()]
+    missing = -sum(row.shape[1] for row in rows) % PIECES
     return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), missing)], dim=1)
 
 
-def inner(first: Tensor, second: Tensor) -> Tensor:
-    """Dot products of all pairs of rows, piece by piece: the product of two flat matrices at once
-    would be left to a few of a GPU's multiprocessors, however long the rows are."""
-    one, other = (rows.view(len(rows), PIECES, -1).transpose(0, 1) for rows in (first, second))
-    return torch.bmm(one, other.transpose(1, 2)).sum(dim=0)
+def pairwise_dots(first: Tensor, second: Tensor) -> Tensor:
+    """Returns the dot products of all pairs of rows, computed piece by piece. A single product of
+    two flat matrices would use few of a GPU's multiprocessors, however long the rows are."""
+    left, right = (rows.view(len(rows), PIECES, -1).transpose(0, 1) for rows in (first, second))
+    return torch.bmm(left, right.transpose(1, 2)).sum(dim=0)
 
 
-def magnitude(rows: Tensor) -> Tensor:
-    """The exponent of each one's largest entry."""
-    low, high = rows.aminmax(dim=1)  # no copy, as abs
+def largest_exponent(rows: Tensor) -> Tensor:
+    """Returns the binary exponent of each row's largest entry."""
+    low, high = rows.aminmax(dim=1)  # abs would copy
     return torch.frexp(torch.maximum(high, -low)).exponent.clamp(min=LEAST_EXPONENT)
 
 
-def scaled_down(rows: Tensor, exponent: Tensor) -> Tensor:
-    """Divided by these powers of 2, in place, so that squares of the tiniest gradients do not
-    vanish."""
+def scale_down(rows: Tensor, exponent: Tensor) -> Tensor:
+    """Divides rows by these powers of 2, in place, so that squares of tiny gradients do not
+    underflow."""
     inverse = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), -exponent)
     return rows.mul_(inverse.unsqueeze(1))
 
 
 def cosines(singles: Gradients, subsets: Gradients) -> Tensor:
-    """(samples + 1, subsets): of each sample's gradient, and, last, of their mean, which is that of
-    the whole batch; 0 where a gradient vanishes."""
-    new, kept = vectors(singles), vectors(subsets)  # (b, P) (n, P)
-    size = magnitude(new)
-    new, kept = scaled_down(new, size), scaled_down(kept, magnitude(kept))
-    # powers of 2 that put the singles back on one scale, so that their sum points as the mean does
-    scale = torch.ldexp(torch.ones_like(size, dtype=torch.float32), size - size.max())  # (b)
-    products, own = inner(new, kept), inner(new, new)  # (b, n) (b, b)
+    """Returns cosines with each subset's gradient, (samples + 1, subsets); 0 where a gradient
+    vanishes.
+
+    The last row is for the mean of the samples' gradients, which is the gradient of the whole
+    batch."""
+    new, kept = gradient_vectors(singles), gradient_vectors(subsets)  # (b, P) (n, P)
+    size = largest_exponent(new)
+    new, kept = scale_down(new, size), scale_down(kept, largest_exponent(kept))
+    # put the samples back on one scale, so that their sum points in the direction of the mean  (b)
+    scale = torch.ldexp(torch.ones_like(size, dtype=torch.float32), size - size.max())
+    products, own = pairwise_dots(new, kept), pairwise_dots(new, new)  # (b, n) (b, b)
     products = torch.cat([products, (scale @ products).unsqueeze(0)])  # (b + 1, n)
     squared = torch.cat([own.diagonal(), (scale @ own @ scale).view(1)]).clamp(min=0)
-    lengths = torch.outer(squared.sqrt(), inner(kept, kept).diagonal().sqrt())
+    lengths = torch.outer(squared.sqrt(), pairwise_dots(kept, kept).diagonal().sqrt())
     return (products / lengths.clamp(min=TINY)).clamp(-1, 1)
 
 
-def replacing(victim: Tensor, new: Tensor) -> Tensor:
-    """The probability that a sample of score `new` replaces one of score `victim`.
+def replacement_probability(victim: Tensor, new: Tensor) -> Tensor:
+    """Returns the probability that a sample of score `new` replaces one of score `victim`.
 
-    >>> replacing(torch.tensor([0.0, 1.0, -1.0]), torch.tensor([0.0, -1.0, 0.5]))
+    >>> replacement_probability(torch.tensor([0.0, 1.0, -1.0]), torch.tensor([0.0, -1.0, 0.5]))
     tensor([0.5000, 1.0000, 0.0000])
     """
     return (victim + 1) / (victim + new + 2).clamp(min=TINY)
 
 
-class Scored(Filling):
-    """A full memory offers its most redundant samples for replacement."""
+class ScoredMemory(FillFirst):
+    """A memory that offers its most redundant samples for replacement once it is full."""
 
     def victims(self, count: int) -> Tensor:
-        """Slots drawn without replacement, with probability proportional to the score above the
-        lowest one; the scratch row, where no such slot is left."""
+        """Returns slots drawn without replacement, with probability proportional to score - lowest
+        score.
+
+        Where none is left it returns the scratch row."""
         score = self.fields["score"][: self.capacity]
         low, high = score.aminmax()
         rate = F.pad(score - low + (low == high), (0, count))
-        # of independent exponential times at these rates, the earliest are such a draw
+        # independent exponential times at these rates: the earliest ones are this draw
         uniform = torch.rand(len(rate), generator=self.rng, device=rate.device)
         slots = (-uniform.log() / rate).topk(count, largest=False).indices
         return slots.masked_fill(rate.index_select(0, slots) == 0, self.capacity)
 
     def exchange(self, x: Tensor, y: Tensor, score: Tensor, diverse: Tensor) -> None:
-        """Samples take their victims' slots at random by the scores; none does if the batch is not
-        diverse or there still are free slots."""
+        """Lets samples replace their victims at random by the scores. Nothing is replaced if the
+        batch is not diverse or a slot is free."""
         victims = self.victims(len(y))
-        chance = replacing(self.fields["score"].index_select(0, victims), score)
+        chance = replacement_probability(self.fields["score"].index_select(0, victims), score)
         uniform = torch.rand(len(y), generator=self.rng, device=y.device)
         enters = diverse & (self.size >= self.capacity) & (uniform < chance)
         self.write(victims.masked_fill(~enters, self.capacity), x, y, score=score)
@@ -141,13 +154,13 @@ class GSS(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch.
+        Number of samples drawn from the memory for each stream batch.
     subsets
-        With the gradients of how many subsets of the memory new samples are compared.
+        Number of subsets of the memory whose gradients new samples are compared with.
     subset_size
-        How many samples each of them has.
+        Number of samples in each subset.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -159,7 +172,7 @@ class GSS(Replay):
     subsets: int = 10
     subset_size: int = 10
 
-    store: Scored = field(init=False)
+    store: ScoredMemory = field(init=False)
     traits: ClassVar[Traits] = Traits(least_memory=1)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -176,16 +189,16 @@ class GSS(Replay):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Scored:
-        return Scored(self.memory, shape, dtype, rng, {"score": torch.zeros(())})
+    ) -> ScoredMemory:
+        return ScoredMemory(self.memory, shape, dtype, rng, {"score": torch.zeros(())})
 
     def cost(self, batch: int) -> ImageCount:
-        return super().cost(batch) + self.cost_of_letting_in(batch)
+        return super().cost(batch) + self.cost_of_storing(batch)
 
-    def cost_of_letting_in(self, batch: int) -> ImageCount:
+    def cost_of_storing(self, batch: int) -> ImageCount:
         return ImageCount(self.subsets * self.subset_size + batch)
 
-    def shown(self, batch: int) -> int:
+    def teacher_images(self, batch: int) -> int:
         return super().cost(batch).trained
 
     def step(self, x: Tensor, y: Tensor) -> Step:
@@ -197,30 +210,33 @@ class GSS(Replay):
         loss = stream_loss + replay_loss
         self.descend(loss)
 
-        if self.trainer.lets_in:
-            score, diverse = self.scores_of(stream)  # c_i, and whether c < 0     (b) ()
-            self.store.exchange(x, y, score, diverse)  # in a full memory
-            self.store.add(x, y, score=score)  # in one with room
+        if self.trainer.last_repeat:
+            score, diverse = self.scores_of(stream)  # c_i, and c < 0             (b) ()
+            self.store.exchange(x, y, score, diverse)  # acts on a full memory
+            self.store.add(x, y, score=score)  # acts on one with free slots
         return Step.of(loss, stream_out, replay_out)
 
     def scores_of(self, stream: Samples) -> tuple[Tensor, Tensor]:
-        """c_i of each sample, and whether c < 0: the batch as a whole points away from what the
-        memory holds."""
-        slots, genuine = self.store.slots(self.subsets * self.subset_size)
+        """Returns c_i of each sample, (b), and whether c < 0: the gradient of the batch points away
+        from all subsets."""
+        slots, genuine = self.store.draw_slots(self.subsets * self.subset_size)
         x, y = (held.index_select(0, slots) for held in (self.store.x, self.store.y))
         drawn = Samples(x, y, genuine.float())
         subsets = self.gradients_of(drawn, self.subsets)
         similarity = cosines(self.gradients_of(stream, len(stream.y)), subsets)
-        some = genuine.view(self.subsets, -1).any(dim=1)
-        best = similarity.masked_fill(~some, -1).amax(dim=1)
+        filled = genuine.view(self.subsets, -1).any(dim=1)  # subsets that have samples
+        best = similarity.masked_fill(~filled, -1).amax(dim=1)
         score = best[:-1].masked_fill(self.store.size == 0, FIRST_SCORE)
         return score, best[-1] < 0
 
     def gradients_of(self, samples: Samples, batches: int) -> Gradients:
-        """Of the mean cross-entropy of so many equal pieces of the samples."""
+        """Returns the gradients of the mean cross-entropy of each of `batches` equal pieces of the
+        samples."""
         x, y, weight = (part.view(batches, -1, *part.shape[1:]) for part in samples)
 
         def loss(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             return cross_entropy(Output(logits, y, weight), among=self.seen)
 
-        return batch_gradients(self.trainer.evaluator, loss, self.views.normalise(x), y, weight)
+        return gradients_per_batch(
+            self.trainer.eval_model, loss, self.views.normalise(x), y, weight
+        )

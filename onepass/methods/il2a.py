@@ -1,57 +1,61 @@
-"""IL2A, dual augmentation: mixtures of two new classes are classes of their own, and old classes
-are remembered as the mean and the spread of their features.
+"""IL2A, dual augmentation: mixtures of two new classes are classes of their own. Old classes are
+represented by the mean and the spread of their features.
 
-Paper: Zhu et al., "Class-Incremental Learning via Dual Augmentation", NeurIPS 2021. With h the
-backbone's features, h' those of the network as it was at the last boundary, w_c and b_c the rows of
-the head, t a temperature and N the new classes:
+Paper: Zhu et al., "Class-Incremental Learning via Dual Augmentation", NeurIPS 2021. h are the
+backbone's features and h' those of the network at the last boundary. w_c and b_c are the rows of
+the head, t is a temperature, N are the new classes.
 
-Class augmentation. X^mix are mixtures of two images of the batch that are of different classes of
-N, four times as many as there are images (or fewer):
+Class augmentation. X^mix are mixtures of two images of the batch from different classes of N, up to
+four times as many as there are images:
 
     x = l x_i + (1 - l) x_j,    l ~ Beta(20, 20), but 1/2 where it is not between 0.4 and 0.6
 
-Each unordered pair {y_i, y_j} is an auxiliary class with a row of its own behind the head's; these
-rows begin anew with each task.
+Each unordered pair {y_i, y_j} is an auxiliary class with its own row behind the head's rows.
+Auxiliary rows start anew with each task.
 
-Semantic augmentation. With mu_k and Sigma_k the mean and the covariance of the features of class k,
-the cross-entropy of samples of N(mu_k, s Sigma_k) is at most that of the logits
+Semantic augmentation. mu_k and Sigma_k are the mean and the covariance of the features of class k.
+The cross-entropy of samples of N(mu_k, s Sigma_k) is at most that of the logits
 
     o_kc = w_c mu_k + b_c + s/2 (w_c - w_k)^T Sigma_k (w_c - w_k)        (s = 2.5)
 
-(where t = 1: divided by t afterwards, as here and there, it is the bound for a spread of t s).
+for t = 1. These logits are divided by t afterwards, here and in the authors' code, so the bound
+holds for a spread of t s.
 
-Update rule, with A the auxiliary classes of the running task, O the old classes, and X^buf a draw
-from the memory (current classes included):
+A are the auxiliary classes of the running task, O the old classes. X^buf is a draw from the memory,
+current classes included:
 
     L = E_{X^new u X^mix} -log softmax_{seen u A}(o / t)_y + E_{X^buf} -log softmax_{seen}(o / t)_y
       + semantic E_{k in O} -log softmax_{seen}(o_k / t)_k
       + distillation |h - h'|    over all images of the step: a norm, not a mean
 
-Decisions: the paper keeps no samples. How the GSA authors gave it a memory is not known, so the
-replay (second term), and what follows from it, is ours:
+Decisions: the paper stores no samples. How the GSA authors gave it a memory is not known, so the
+replay (second term) and what follows from it are ours:
 
-- mu_k and Sigma_k come from the memory. When a task ends, the features of all samples in it are
-  kept with them, and a sample that is overwritten later takes its features along. The covariance is
-  never made: (w_c - w_k)^T Sigma_k (w_c - w_k) is the variance over samples of
-  (w_c - w_k) h, so that a memory of 1000 keeps 2 MB of features where covariances of 100 classes
-  take 105 MB. The paper keeps what each class had when its own task ended.
-- The mean over all old classes stands for 64 of them drawn at random, whose mean it is on average.
-- The pair of the a-th and the b-th class of a task, a < b, has number b (b - 1) / 2 + a, so that
-  nobody has to know how many classes there will be. Past `pairs` of them a pair is not mixed.
-- Auxiliary rows begin at zero, where decay leaves those that have no pair yet.
-- `distillation` is 0.1, not the authors' 10, which was found with many epochs and holds the network
-  where it was in a single pass. Held-out tenth of digits, M=100, seeds 0 to 2: 10 gives 75.0, 1
+- mu_k and Sigma_k come from the memory. At the end of a task the features of all stored samples are
+  computed and stored with them. A sample that is overwritten later takes its features along. The
+  paper keeps the statistics that each class had when its own task ended.
+- The covariance is never formed. (w_c - w_k)^T Sigma_k (w_c - w_k) is the variance over samples of
+  (w_c - w_k) h. A memory of 1000 needs 2 MB of features; covariances of 100 classes would need 105
+  MB.
+- The loss takes the mean over all old classes. The paper draws 64 of them at random, which gives
+  the same mean on average.
+- The pair of the a-th and the b-th class of a task, a < b, has the number b (b - 1) / 2 + a, so the
+  number of classes need not be known. Pairs with numbers from `pairs` on are not mixed.
+- Auxiliary rows start at zero, and decay leaves the rows without a pair there.
+- `distillation` is 0.1, not the authors' 10. Theirs was tuned for many epochs and keeps the network
+  from moving in a single pass. Held-out tenth of digits, M=100, seeds 0 to 2: 10 gives 75.0, 1
   gives 79.3, 0.3 gives 90.5, 0.1 gives 93.3, 0.03 gives 92.4.
-- Few samples leave a covariance without full rank; nothing here inverts it, so none is shrunk.
-- One joint forward of stream, mixtures and replay. Pairs of one class are mixed too, at weight 0.
+- Few samples give a covariance without full rank. Nothing here inverts it, so none is shrunk.
+- Stream, mixtures and replay have one joint forward pass. Pairs of one class are mixed too, at
+  weight 0.
 
-Departures from the authors' code: it finds the covariances of a class by its label in a list that
-has the newest classes first, so that from the third task on they are those of other classes; here
-they are the class's own. It runs the backbone twice over each batch. Its network has attention
-(CBAM), and it trains 101 epochs of batches of 64 with half of the classes in the first task.
+Departures from the authors' code: it looks up a class's covariance by its label in a list that has
+the newest classes first. From the third task on it therefore uses those of other classes; here each
+class has its own. It runs the backbone twice over each batch. Its network has attention (CBAM). It
+trains 101 epochs with batches of 64, and half of the classes are in the first task.
 Cost: 5 batch + replay images, forward and backward, and once more forward through the previous
-network; each task's end one forward of the memory. Kept: raw sample, label, features and whether
-they are there; the previous network.
+network; one forward pass of the memory at each task's end. Kept: raw samples, labels, features and
+a flag for known features; the previous network.
 """
 
 from __future__ import annotations
@@ -71,24 +75,25 @@ from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
 from onepass.memory import Reservoir
 from onepass.nets import build
-from onepass.nets.optimisers import forget_rows
+from onepass.nets.optimisers import reset_rows
 
 MIXED = 4  # mixtures for each image
 BETA = 20
-NEAREST_TO_HALF = 0.1
+NEAREST_TO_HALF = 0.1  # a share l further from 1/2 becomes 1/2
 SPREAD = 2.5  # s
 
 
-def share(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """l of so many mixtures. The middle one of 2 n - 1 uniform numbers is of Beta(n, n), for which
-    there is no draw from a generator of one's own."""
+def mixing_shares(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Returns shares l of this shape. The middle one of 2 n - 1 uniform numbers has the
+    distribution Beta(n, n); torch cannot draw Beta from a given generator."""
     uniform = torch.rand(*shape, 2 * BETA - 1, generator=rng, device=rng.device)
     drawn = uniform.sort(dim=-1).values[..., BETA - 1]
     return torch.where((drawn - 0.5).abs() > NEAREST_TO_HALF, 0.5, drawn)
 
 
 def pair_number(a: Tensor, b: Tensor) -> Tensor:
-    """Of two different classes, in any order, by their places in the task.
+    """Returns the number of a pair of different classes, in any order, from their positions in the
+    task.
 
     >>> pair_number(torch.tensor([0, 2, 1, 0]), torch.tensor([1, 0, 2, 3]))
     tensor([0, 1, 2, 3])
@@ -100,9 +105,10 @@ def pair_number(a: Tensor, b: Tensor) -> Tensor:
 def semantic_logits(
     weight: Tensor, bias: Tensor, features: Tensor, y: Tensor, held: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """o_kc of each class k (C, C), from features of its samples; and which classes have some.
+    """Returns o_kc for each class k, (C, C), from features of its samples, and a mask (C) of the
+    classes that have samples.
 
-    `weight` (C, F) and `bias` (C) are the head's; samples that are not `held` take no part.
+    `weight` (C, F) and `bias` (C) are the head's. Samples that are not `held` take no part.
 
     >>> features, y = torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0])  # mean 2, variance 2
     >>> weight, bias = torch.tensor([[0.0], [1.0]]), torch.zeros(2)
@@ -113,17 +119,19 @@ def semantic_logits(
     member = one_hot(y, len(bias)) * held.unsqueeze(1)  # (n, C)
     count = member.sum(dim=0).unsqueeze(1)  # (C, 1)
     mu = member.T @ features / count.clamp(min=1)  # (C, F)
-    away = (features - mu.index_select(0, y)) @ weight.T  # w_c (h - mu_y) of each sample    (n, C)
+    away = (features - mu.index_select(0, y)) @ weight.T  # w_c (h - mu_y)                   (n, C)
     gap = (away - away.gather(1, y.unsqueeze(1))).square()  # ((w_c - w_y)(h - mu_y))^2      (n, C)
-    variance = member.T @ gap / (count - 1).clamp(min=1)  # (w_c - w_k)^T Sigma_k (w_c - w_k)
+    # (w_c - w_k)^T Sigma_k (w_c - w_k)                                             (C, C)
+    variance = member.T @ gap / (count - 1).clamp(min=1)
     return mu @ weight.T + bias + SPREAD / 2 * variance, count.squeeze(1) > 0
 
 
-class Featured(Reservoir):
-    """A reservoir with the features that its samples had when they were last looked at."""
+class FeatureReservoir(Reservoir):
+    """A reservoir that also stores the features of its samples at the last task end."""
 
     def forget(self, chosen: Tensor) -> None:
-        """Features that are not known may be those of a sample that was replaced."""
+        """Deletes samples, and also features that are not `known`: they may belong to a replaced
+        sample."""
         super().forget(chosen)
         self.fields["features"].mul_(self.fields["known"].unsqueeze(1))
 
@@ -141,17 +149,18 @@ class IL2A(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch.
+        Number of samples drawn from the memory for each stream batch.
     temperature
-        What logits are divided by in training.
+        Temperature t of all softmaxes in training.
     semantic
-        The weight of the old classes' features.
+        Weight of the cross-entropy on the old classes' features.
     distillation
-        The weight of the distance to the previous network's features.
+        Weight of the distance to the previous network's features.
     pairs
-        How many pairs of a task's classes can be auxiliary classes: 190 are those of 20 classes.
+        Number of auxiliary classes, one for a pair of the task's classes: 190 are the pairs of 20
+        classes.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -206,7 +215,7 @@ class IL2A(Replay):
     ) -> Reservoir:
         features = self.model.head.weight.shape[1]
         fields = {"features": torch.zeros(features), "known": torch.zeros(())}
-        return Featured(self.memory, shape, dtype, rng, fields)
+        return FeatureReservoir(self.memory, shape, dtype, rng, fields)
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
         auxiliary = build(lambda: nn.Linear(features, self.pairs), rng)
@@ -238,7 +247,7 @@ class IL2A(Replay):
         semantic_loss = self.semantic_loss()
         weight = torch.cat([stream_out.weight, mixed.weight, replay_out.weight])
         drift = torch.linalg.vector_norm((h.float() - held) * weight.unsqueeze(1))  # |h - h'|
-        drift = drift * self.previous.known.any()  # there is no previous network in the first task
+        drift = drift * self.previous.known.any()  # 0 in the first task
         loss = stream_loss + replay_loss
         loss = loss + self.semantic * semantic_loss + self.distillation * drift
 
@@ -248,22 +257,24 @@ class IL2A(Replay):
         return Step.of(loss, stream_out, replay_out, semantic=semantic_loss, **terms)
 
     def tempered(self, top: nn.Module, features: Tensor) -> Tensor:
+        """Returns the logits of a linear layer divided by the temperature."""
         return self.model.on(top, features) / self.temperature
 
     def mixed(self, views: Tensor, y: Tensor) -> Samples:
-        """X^mix: mixtures of views, with the numbers of their pairs in the place of rows."""
+        """Returns X^mix: mixtures of views, (4b), with y the number of the pair."""
         rng, n = self.trainer.rngs["draws"], len(y)
         partner = (
             torch.rand(MIXED, n, generator=rng, device=self.trainer.torch_device)
             .argsort(dim=1)
             .flatten()
         )
-        own = share((MIXED * n,), rng).view(-1, *[1] * (views.ndim - 1))  # l
+        own = mixing_shares((MIXED * n,), rng).view(-1, *[1] * (views.ndim - 1))  # l
         first = views.repeat(MIXED, *[1] * (views.ndim - 1))
         x = own * first + (1 - own) * views.index_select(0, partner)
 
-        place = y - self.old.sum()  # rows come in order of arrival: new ones lie behind the old
-        a, b = place.repeat(MIXED), place.index_select(0, partner)
+        # position in the task: rows come in order of arrival, so new ones lie behind the old
+        position = y - self.old.sum()
+        a, b = position.repeat(MIXED), position.index_select(0, partner)
         number = pair_number(a, b)
         counts = (a != b) & (torch.minimum(a, b) >= 0) & (number < self.pairs)
         return Samples(x, number.clamp(0, self.pairs - 1), counts.float())
@@ -271,37 +282,38 @@ class IL2A(Replay):
     def augmented_loss(
         self, logits: Tensor, features: Tensor, stream: Output, mixed: Samples
     ) -> Tensor:
-        """The cross-entropy of stream and mixtures among the classes seen and the auxiliary ones,
-        whose columns come behind the head's."""
+        """Returns the cross-entropy of stream and mixtures among the classes seen and the auxiliary
+        ones.
+
+        The columns of auxiliary classes lie behind the head's."""
         auxiliary = self.tempered(self.model.get_submodule("auxiliary"), features)  # (5b, A)
         new = self.new.sum()
-        running = torch.arange(self.pairs, device=self.trainer.torch_device) < new * (new - 1) // 2
+        active = torch.arange(self.pairs, device=self.trainer.torch_device) < new * (new - 1) // 2
         both_out = Output(
             torch.cat([logits, auxiliary], dim=1),  # (5b, C + A)
             torch.cat([stream.y, len(self.seen) + mixed.y]),
             torch.cat([stream.weight, mixed.weight]),
         )
-        return cross_entropy(both_out, among=torch.cat([self.seen, running]))
+        return cross_entropy(both_out, among=torch.cat([self.seen, active]))
 
     def semantic_loss(self) -> Tensor:
-        """The cross-entropy of the old classes' features."""
-        head, store, places = self.model.head, self.store, slice(self.memory)
-        # copied: the memory may let the batch in before the gradient, which reads y
-        y, fields = store.y[places].clone(), store.fields
-        held = fields["known"][places]
-        logits, known = semantic_logits(
-            head.weight, head.bias, fields["features"][places], y, held
-        )  # (C, C)
+        """Returns the cross-entropy of the old classes' semantic logits."""
+        head, store, slots = self.model.head, self.store, slice(self.memory)
+        # y is copied: the memory may store the batch before backward reads y
+        y, fields = store.y[slots].clone(), store.fields
+        held = fields["known"][slots]
+        # o_kc (C, C), and the classes that have samples in the memory (C)
+        logits, known = semantic_logits(head.weight, head.bias, fields["features"][slots], y, held)
         classes = torch.arange(len(logits), device=self.trainer.torch_device)
         prototypes = Output(logits / self.temperature, classes, (known & self.old).float())
         return cross_entropy(prototypes, among=self.seen)
 
     def on_task_end(self) -> None:
-        """Looks at the memory anew; the auxiliary classes of the task go."""
+        """Computes the features of the memory anew and resets the auxiliary classes."""
         held = int(self.store.size)
         self.store.fields["features"][:held] = self.trainer.features_of(self.store.x[:held])
         self.store.fields["known"][:held] = 1
-        self.trainer.spend("task ends", ImageCount(trained=0, scored=held))
+        self.trainer.count_images("task ends", ImageCount(trained=0, scored=held))
         for parameter in self.model.get_submodule("auxiliary").parameters():
             nn.init.zeros_(parameter)
-            forget_rows(self.trainer.optimizer, parameter, slice(None))
+            reset_rows(self.trainer.optimizer, parameter, slice(None))

@@ -1,39 +1,39 @@
-"""A unified classifier, rebalanced: a cosine head whose old rows stay, features that are held to
-those of the previous network, and a margin between old and new classes.
+"""LUCIR, a unified classifier by rebalancing: a cosine head with fixed old rows, features that are
+held to those of the previous network, and a margin between old and new classes.
 
-Paper: Hou et al., "Learning a Unified Classifier Incrementally via Rebalancing", CVPR 2019 (LUCIR).
-With N the classes that are new since the last boundary, O the older ones, X the stream batch and a
-draw from the memory (current classes included), X^old its samples of O, h the features, h' those of
-the network as it was at that boundary, of the same views, w_c the rows of the head and K(x) the
-2 new classes with the highest cosines:
+Paper: Hou et al., "Learning a Unified Classifier Incrementally via Rebalancing", CVPR 2019. N are
+the classes that are new since the last boundary, O the older ones. X is the stream batch and a draw
+from the memory, current classes included; X^old are its samples of O. h are the features, h' those
+of the network at that boundary for the same views. w_c are the rows of the head, K(x) the 2 new
+classes with the highest cosines:
 
     o_c = s cos(h, w_c),  s a number that is trained
     L = E_X -log softmax_{seen}(o)_y + distill sqrt(|O| / |N|) E_X (1 - cos(h, h'))
       + E_{X^old} mean_{c in K(x)} max(0, margin - cos(h, w_y) + cos(h, w_c))
 
-From the first boundary on rows of O stay as they are. A row of N begins, from the second task on,
-as the mean of its class's unit features, made as long as rows of O are on average (imprinting).
+From the first boundary on, rows of O stay fixed. From the second task on, a row of N starts as the
+mean of its class's unit features, scaled to the mean length of the rows of O (imprinting).
 
-Decisions: how the GSA authors made the method online is not known, so this is ours.
+Decisions: how the GSA authors made the method online is not known, so these are ours.
 
-- A row is imprinted in the step that brings its class, from the samples that this batch has of it:
-  their views in this step's own forward, before the update. The authors have all samples of the
+- A row is imprinted in the step that brings its class, from this batch's samples of the class:
+  their views in this step's forward pass, before the update. The authors have all samples of the
   class, not augmented, before they train.
-- X has one joint forward and one mean.
-- s begins at 1, as the authors' does (`scale`). Theirs grows in 160 passes; in a single one it
-  hardly moves, and the softmax stays nearly even. Digits, M=100, five seeds: 68.6 ± 8.3 from 1,
-  80.5 ± 4.2 from 2, 89.3 ± 1.5 from 4, 92.8 ± 2.1 from 10. But where a task has a few steps only,
-  larger scales leave rows that never recover, since they stay: with 8 steps a task (the stream of
-  `onepass.tools.checks`, three seeds) 60 from 1 and 24 from 10.
+- X has one joint forward pass and one mean.
+- s starts at 1, as the authors' does (`scale`). Theirs grows over 160 passes. In a single pass it
+  hardly moves, and the softmax stays nearly uniform. Digits, M=100, five seeds: 68.6 ± 8.3 from 1,
+  80.5 ± 4.2 from 2, 89.3 ± 1.5 from 4, 92.8 ± 2.1 from 10. In tasks of few steps, larger scales
+  leave bad rows that never recover, because they are fixed. With 8 steps a task (the stream of
+  `onepass.tools.checks`, three seeds) accuracy is 60 from 1 and 24 from 10.
 - A stream sample of an old class counts as old in the margin, as a replayed one does.
-- With one new class K(x) is that class.
+- With a single new class, K(x) is that class.
 
 Departures from the authors' code and the paper: those above; one pass over the stream; a reservoir
-instead of herded samples; features as the network gives them, where theirs have no last ReLU, so
-that cosines there can be negative. mammoth's 20 passes of the head over the memory are not in the
-paper, and not here.
+instead of herded samples. Features are used as the network gives them; theirs have no last ReLU, so
+their cosines can be negative. mammoth trains the head for 20 more passes over the memory. The paper
+does not, nor does this file.
 Cost: batch + replay images, forward and backward, and once more forward through the previous
-network. Kept: raw sample and label, and the previous network.
+network. Kept: raw samples and labels, and the previous network.
 """
 
 from __future__ import annotations
@@ -55,12 +55,15 @@ from onepass.learning.trainer import Trainer
 from onepass.nets import FIRST_CAPACITY, Head, ScaledCosineHead
 from onepass.nets.optimisers import pad_rows
 
-HARDEST = 2
+HARDEST = 2  # |K(x)|
 
 
 def margin_ranking(cosines: Output, new: Tensor, old: Tensor, margin: float) -> Tensor:
-    """Mean over samples of old classes, and over the 2 new classes with the highest cosines (or the
-    only one), of max(0, margin - cos_y + cos_c). `cosines` are the logits here.
+    """Returns the mean, over samples of old classes and their HARDEST new classes, of max(0, margin
+    - cos_y + cos_c).
+
+    The HARDEST new classes have the highest cosines; there may be only one. The logits of `cosines`
+    are cosines.
 
     >>> old = torch.tensor([True, False, False, False])
     >>> sample = Output(torch.tensor([[0.9, 0.6, 0.2, 0.1]]), torch.tensor([0]), torch.ones(1))
@@ -74,9 +77,9 @@ def margin_ranking(cosines: Output, new: Tensor, old: Tensor, margin: float) -> 
     return mean(each, cosines.weight * old[y])
 
 
-class Rows(StatefulPart):
-    """Rows of old classes stay as they are; those whose class a batch brings are `fresh` in its
-    step."""
+class FixedRows(StatefulPart):
+    """Fixes the head's rows of old classes, and knows the rows that the current batch brings
+    (`fresh`)."""
 
     tensors: ClassVar[tuple[str, ...]] = ("known",)
 
@@ -86,7 +89,7 @@ class Rows(StatefulPart):
 
     @property
     def fresh(self) -> Tensor:
-        """A mask (C)."""
+        """The rows whose class first came in this step, a mask (C)."""
         return self._seen & ~self.known
 
     def follow(self) -> None:
@@ -111,20 +114,21 @@ class Rows(StatefulPart):
 )
 @dataclass(kw_only=True, eq=False)
 class LUCIR(Replay):
-    """A cosine head, features that are held, and a margin.
+    """A cosine head, distilled features and a margin.
 
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch.
+        Number of samples drawn from the memory for each stream batch.
     distill
-        How much the previous network's features count, for as many new classes as old.
+        Weight of the distance to the previous network's features, if there are as many new classes
+        as old.
     margin
-        By how much the cosine of an old sample's class is to exceed those of new classes.
+        Margin between the cosine of an old sample's class and those of new classes.
     scale
-        What cosines are multiplied by at first.
+        Initial factor s of the cosines.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -138,7 +142,7 @@ class LUCIR(Replay):
     scale: float = 1.0
 
     previous: PreviousNetwork = field(init=False)
-    rows: Rows = field(init=False)
+    rows: FixedRows = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -164,7 +168,7 @@ class LUCIR(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
-        self.rows = Rows(self.trainer)
+        self.rows = FixedRows(self.trainer)
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         return ScaledCosineHead(features, FIRST_CAPACITY, rng, self.scale)
@@ -175,7 +179,7 @@ class LUCIR(Replay):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         head = cast(ScaledCosineHead, self.model.head)
-        stream = Samples.of(x, y)  #                                             (b)
+        stream = Samples.of(x, y)  # X^new                                       (b)
         replay = self.store.draw(self.replay, fallback=stream)  #                     (r)
         samples = stream.then(replay)  # X
         views = self.views(samples.x)
@@ -183,11 +187,11 @@ class LUCIR(Replay):
         self.imprint(features, samples.y, samples.weight)
         cosine = self.model.on(head.cosines, features)  #                         (b + r, C)
         out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # o       (b + r, C)
-        self.trainer.note([out], [samples])
+        self.trainer.record_forward([out], [samples])
 
         label_loss = cross_entropy(out, among=self.seen)
-        apart = 1 - F.cosine_similarity(features.float(), self.previous.features(views))
-        feature_loss = mean(apart, out.weight)
+        distance = 1 - F.cosine_similarity(features.float(), self.previous.features(views))
+        feature_loss = mean(distance, out.weight)
         margin_loss = margin_ranking(out._replace(logits=cosine), self.new, self.old, self.margin)
         ratio = self.old.sum() / self.new.sum().clamp(min=1)  # |O| / |N|, 0 in the first task
         loss = label_loss + self.distill * ratio.sqrt() * feature_loss + margin_loss
@@ -195,17 +199,17 @@ class LUCIR(Replay):
         self.keep(x, y)
         self.descend(loss)
         terms = {"labels": label_loss, "features": feature_loss, "margin": margin_loss}
-        return Step.of(loss, *self.trainer.apart(out, stream, replay), **terms)
+        return Step.of(loss, *self.trainer.split_output(out, stream, replay), **terms)
 
     @torch.no_grad()
     def imprint(self, features: Tensor, y: Tensor, weight: Tensor) -> None:
-        """Rows that are fresh get the direction of their class's mean unit feature, and the mean
-        length of old rows."""
+        """Sets each fresh row to the direction of its class's mean unit feature and the mean length
+        of old rows."""
         head, times = self.model.head, self.views_per_sample
         member = one_hot(y, head.capacity) * weight.unsqueeze(1)  # (n, C)
         units = F.normalize(features.float())
         means = F.normalize(member.repeat(times, 1).T @ units)  # (C, F)
         length = mean(head.weight.norm(dim=1), self.old.float())
-        # a row that is frozen stays, and one of features that are all zero has no direction
+        # a frozen row stays fixed, and features that are all zero have no direction
         imprinted = self.rows.fresh & head.free & self.old.any() & (means != 0).any(dim=1)
         torch.where(imprinted.unsqueeze(1), length * means, head.weight, out=head.weight)

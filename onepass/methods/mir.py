@@ -1,38 +1,40 @@
 """Maximally interfered retrieval: replay what the step on the stream batch would harm most.
 
 Paper: Aljundi et al., "Online Continual Learning with Maximally Interfered Retrieval", NeurIPS
-2019, the variant for experience replay (ER-MIR). For a stream batch X^new and C candidates drawn
+2019, the variant for experience replay (ER-MIR). X^new is the stream batch. C candidates are drawn
 at random from the memory:
 
     g       = grad E_{X^new} -log p_y(theta)
-    theta'  = theta - lr g                             a virtual step: looked at, never taken
+    theta'  = theta - lr g                             a virtual step, never taken
     s(x)    = -log p_y(x; theta') + log p_y(x; theta)  what the step would cost candidate x
     X^buf   = the m candidates of the highest s
     L       = E_{X^new} -log p_y + E_{X^buf} -log p_y  as g + grad E_{X^buf}, g computed once
 
 Decisions where the paper is silent, or made for replays of 64:
 
-- C = 320. The authors' code and RaptorMai's have C = 50 and m = 10; with m = 64 that would leave
-  nothing to choose: the method would silently be plain replay of 50 samples. 320 keeps the ratio
-  of 5. Fewer candidates than `replay` are refused. The GSA authors' C is unknown.
-- The virtual step is a plain gradient step at the optimiser's `lr`, without moments or decay,
-  whatever the optimiser. At Adam's 1e-3 the scores are small, but their order is that of -g.grad_x.
-- Candidates are scored as they are stored, without augmentation; what is chosen is augmented anew.
-- Scores are computed in fp32 whatever the precision of training is: at this learning rate they are
-  as small as the rounding of bf16. On a GPU convolutions then multiply in TF32, as everywhere here.
-- Rows of a frozen head stay in the virtual step too.
+- C = 320. The authors' code and RaptorMai's use C = 50 and m = 10. With m = 64, 50 candidates would
+  leave nothing to choose, and the method would silently be plain replay of 50 samples. 320 keeps
+  the ratio of 5. Fewer candidates than `replay` are refused. The GSA authors' C is unknown.
+- The virtual step is a plain gradient step with the optimiser's `lr`, without moments or decay, for
+  every optimiser. At Adam's 1e-3 the scores are small, but their order is that of -g.grad_x.
+- Candidates are scored as they are stored, without augmentation. The chosen ones are augmented
+  anew.
+- Scores are computed in fp32 in any training precision, because at this learning rate they are as
+  small as the rounding of bf16. On a GPU convolutions still multiply in TF32, as everywhere here.
+- Rows of a frozen head stay fixed in the virtual step too.
 
 Departures:
 
-- From the authors' code: they replay from the second task on and exclude the running task, where
-  here any stored sample is a candidate at any time, as in RaptorMai/online-continual-learning.
-  Their MNIST runs compare with a candidate's best past loss; this file has the score above only.
-- From both codes: candidates are scored in evaluation mode. There the network is in training mode,
-  so that scoring moves BatchNorm's running statistics and a score depends on the other candidates.
-- From both codes: the softmax runs over the classes seen so far, not over all of the dataset.
+- From the authors' code: they replay from the second task on and exclude the running task. Here any
+  stored sample is a candidate at any time, as in RaptorMai/online-continual-learning. Their MNIST
+  runs compare with a candidate's best past loss; this file has only the score above.
+- From both codes: candidates are scored in evaluation mode. Both codes score in training mode,
+  which moves BatchNorm's running statistics and makes a score depend on the other candidates.
+- From both codes: the softmax runs over the classes seen so far, not over all classes of the
+  dataset.
 
-Cost: batch + replay images, forward and backward, each on its own (BatchNorm sees them apart), and
-2 C forward only; one copy of the parameters. Kept: raw sample and label.
+Cost: batch + replay images, forward and backward, in two passes (BatchNorm sees them apart), and 2
+C forward only; one copy of the parameters. Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -49,14 +51,14 @@ from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, sample_cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
-from onepass.nets import after_step, combined, logits_with
+from onepass.nets import add_gradients, logits_with, parameters_after_step
 
 
-def highest(scores: Tensor, samples: Samples, count: int) -> Samples:
-    """The samples of the highest scores; those of weight 0 come after all others.
+def highest_scored(scores: Tensor, samples: Samples, count: int) -> Samples:
+    """Returns the `count` samples with the highest scores; samples of weight 0 come last.
 
     >>> some = Samples(torch.eye(3), torch.tensor([5, 6, 7]), torch.tensor([1.0, 1.0, 0.0]))
-    >>> highest(torch.tensor([0.1, 0.2, 0.3]), some, 2).y
+    >>> highest_scored(torch.tensor([0.1, 0.2, 0.3]), some, 2).y
     tensor([6, 5])
     """
     chosen = scores.masked_fill(samples.weight == 0, -torch.inf).topk(count).indices
@@ -75,12 +77,12 @@ class MIR(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch.
+        Number of candidates that are replayed with each stream batch.
     candidates
-        How many are drawn at random to choose those from: at least `replay` (with exactly that
-        many nothing is chosen), better five times as many.
+        Number of samples drawn at random as candidates: at least `replay`, which chooses nothing,
+        better five times as many.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -123,21 +125,22 @@ class MIR(Replay):
 
         candidates = self.store.draw(self.candidates, fallback=stream)  #         (c)
         harm = self.interference(candidates, g)  # s                              (c)
-        replay = highest(harm, candidates, self.replay)  # X^buf                  (m)
+        replay = highest_scored(harm, candidates, self.replay)  # X^buf                  (m)
         (replay_out,) = self.forward(replay)  # logits                            (m, C)
         replay_loss = cross_entropy(replay_out, among=self.seen)
 
         self.keep(x, y)
-        self.trainer.descend_along(combined(g, self.trainer.gradients(replay_loss)))
+        self.trainer.descend_along(add_gradients(g, self.trainer.gradients(replay_loss)))
         loss = stream_loss + replay_loss
         return Step.of(loss, stream_out, replay_out, stream=stream_loss, replay=replay_loss)
 
     def interference(self, samples: Samples, gradients: Sequence[Tensor]) -> Tensor:
-        """s(x): by how much one step along these gradients would raise each sample's loss."""
-        inputs = self.views.normalise(samples.x)  # as they are stored, not augmented
-        virtual = after_step(self.model, gradients, self.lr)  # theta'
+        """Returns s(x), (c): the rise of each sample's loss after one step along these
+        gradients."""
+        inputs = self.views.normalise(samples.x)  # not augmented
+        virtual = parameters_after_step(self.model, gradients, self.lr)  # theta'
         before, after = (
-            Output(logits_with(self.trainer.evaluator, theta, inputs), samples.y, samples.weight)
+            Output(logits_with(self.trainer.eval_model, theta, inputs), samples.y, samples.weight)
             for theta in ({}, virtual)
         )
         return sample_cross_entropy(after, self.seen) - sample_cross_entropy(before, self.seen)

@@ -1,22 +1,27 @@
-"""OCM with the objective of GSA in the place of its cross-entropy.
+"""OCM with the objective of GSA in place of its cross-entropy.
 
 Paper: Guo, Liu, Zhao, "Dealing with Cross-Task Class Discrimination in Online Continual Learning",
-CVPR 2023, which reports that GSA improves OCM and does not say how the two were joined. With the
-terms of `ocm` and of `gsa`:
+CVPR 2023. It reports that GSA improves OCM, but not how the two were joined. With the terms of
+`ocm` and of `gsa`:
 
     first task    L = T1 + T2 + T3 + L_n(X^new)
     later         L = T1 + T2 + T3 + L_n(X^new) + L_u(X^buf) + L_p(X^buf)
                       + strength E_{X^buf} E_{c in K} (o_c - o'_c)^2
 
-Decisions, all ours: every coefficient is 1, as both papers have them; terms that the released GSA
-script has commented out (2 and 1 times a contrast) point to a sum like this one. X^buf is OCM's own
-draw and X^mix is GSA's, from one memory. The squared error keeps the forward of X^buf that it
-shares with the cross-entropy in OCM, so that this is OCM without its cross-entropy plus GSA to the
-letter: the 64 images of that forward are 1/40 of a step. All views have the learner's augmentation;
-the authors may have had OCM's for its contrasts and GSA's for the rest.
+Decisions, all ours:
+
+- Every coefficient is 1, as in both papers. Lines that are commented out in the released GSA script
+  (2 and 1 times a contrast) suggest a sum like this one.
+- X^buf is OCM's own draw and X^mix is GSA's, from one memory.
+- In OCM the squared error and the cross-entropy share a forward pass of X^buf. The squared error
+  keeps this pass, so the method is exactly OCM without its cross-entropy plus GSA. The 64 images of
+  that pass are 1/40 of a step.
+- All views have the learner's augmentation. The authors may have used OCM's for its contrasts and
+  GSA's for the rest.
+
 Departures: those of `ocm` and of `gsa`.
-Cost: that of both, 32 (batch + replay) + replay and batch + current + mix images, forward and
-backward, and 17 replay forward through the previous network. Kept: raw sample and label, and the
+Cost: that of both: 32 (batch + replay) + replay and batch + current + mix images, forward and
+backward, and 17 replay forward through the previous network. Kept: raw samples and labels, and the
 previous network.
 """
 
@@ -45,7 +50,7 @@ from onepass.methods.ocm import OCM
 )
 @dataclass(kw_only=True, eq=False)
 class OCMGSA(OCM, GSA):
-    """OCM and GSA together; their settings are explained there.
+    """OCM and GSA together. Their classes explain the settings.
 
     >>> import onepass
     >>> data = onepass.load("digits")
@@ -67,13 +72,13 @@ class OCMGSA(OCM, GSA):
     def cost(self, batch: int) -> ImageCount:
         return OCM.cost(self, batch) + GSA.cost(self, batch)
 
-    def shown(self, batch: int) -> int:
-        return OCM.shown(self, batch) + GSA.cost(self, batch).trained
+    def teacher_images(self, batch: int) -> int:
+        return OCM.teacher_images(self, batch) + GSA.cost(self, batch).trained
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                      (b)
         terms, outputs = self.objective(self, stream)  # T1, T2, T3 of GSA
-        information, _ = self.information(stream)  # L_n, L_u, L_p and the squared error of OCM
+        information, _ = self.information_terms(stream)  # L_n, L_u, L_p and the squared error
         terms = {**terms, **information}
         loss = torch.stack(list(terms.values())).sum()
 

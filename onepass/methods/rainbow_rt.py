@@ -1,43 +1,43 @@
 """Rainbow Memory without retraining: replay of a memory that is rebuilt at the end of each task,
-diverse by how uncertain the network is of its samples.
+with samples on which the network ranges from certain to uncertain.
 
 Paper: Bang et al., "Rainbow Memory: Continual Learning with a Memory of Diverse Samples", CVPR
-2021; "-rt" (the GSA paper's name) drops the many passes over the memory after each task. Update
-rule, for a stream batch X^new and a draw X^buf from the memory of earlier tasks:
+2021. "-rt" (the GSA paper's name) drops the many passes over the memory after each task. X^new is
+the stream batch, X^buf a draw from the memory of earlier tasks:
 
     L = E_{X^new u X^buf} -log softmax_{seen}(o)_y
 
-At a task's end, for each candidate x (the memory, and samples of the task), with A = 12
-augmented copies of it and S_c the number of copies that the network takes for class c:
+At a task's end the candidates are the memory and samples of the task. Each candidate x has A = 12
+augmented copies. S_c is the number of copies that the network assigns to class c:
 
     u(x) = 1 - max_c S_c / A
 
-With n_c candidates of class c, sorted by u, k classes and R places in the memory that is replayed,
-floor(R / k) of each are kept: every (n_c // floor(R / k))-th, from the surest to the least sure.
-Places that are left over go to other candidates at random. At the end of task 1 u is a random
+The memory for replay has R slots. There are k classes, and n_c candidates of class c, sorted by u.
+floor(R / k) of each class are kept: every (n_c // floor(R / k))-th, from the most certain to the
+least certain. Remaining slots go to other candidates at random. At the end of task 1, u is a random
 number.
 
-Decisions: how the GSA authors made the method online is not known, so this is ours.
+Decisions: how the GSA authors made the method online is not known, so these are ours.
 
-- One joint forward and one mean over stream and replay, as in the reference, whose batches are half
-  stream, half memory; the shares are the stream's batch and `replay` here.
-- Before the first rebuild there is no replay: its places repeat the stream at weight 0.
-- The candidates come out of `memory`, like everything that is kept: R = memory - candidates. A
-  quarter of it by default: on held-out digits (M=100, five seeds) and MNIST (M=500, two seeds) a
+- Stream and replay have one joint forward pass and one mean, as in the reference. Its batches are
+  half stream, half memory; here the shares are the stream's batch and `replay`.
+- There is no replay before the first rebuild: the stream is repeated at weight 0 instead.
+- The candidates take slots of `memory`, like everything that is stored: R = memory - candidates.
+  The default is a quarter. On held-out digits (M=100, five seeds) and MNIST (M=500, two seeds) a
   tenth gives 85.6 and 87.5, a fifth 89.9 and 91.9, a quarter 89.6 and 92.0, a third 90.0 and 91.2,
   a half 88.7 and 91.5.
-- In equal u the order of the candidates decides: the memory's before the task's.
-- Samples that come after `end_task` without a new task are learned but not kept.
+- Candidates with equal u keep their order: those of the memory before those of the task.
+- Samples that come after `end_task` without a new task are trained but not stored.
 
 Departures from the paper and the authors' code: candidates of the task are a reservoir of
-`candidates` samples of it, not the whole task on top of the memory, which no online learner can
-keep. The copies are cropped and greyed instead of changed by RandAugment (without augmentation, and
-for vectors, all copies agree and u is 0: then it is a stride over the candidates). Two details of
-the code are dropped, since they harm once the retraining that repaired them is gone: a head that is
-initialised anew at every task, and a tenth of the learning rate for the one pass over the stream.
-No CutMix, AutoAugment or schedule. The head's softmax runs over the classes seen.
+`candidates` samples. The originals have the whole task on top of the memory, which no online
+learner can store. The copies are cropped and greyed, not changed by RandAugment. (Without
+augmentation, and for vectors, all copies agree and u is 0; the choice is then a stride over the
+candidates.) Two details of the code are dropped, because without the retraining they do harm: a
+head that is initialised anew at every task, and a tenth of the learning rate for the one pass over
+the stream. No CutMix, AutoAugment or schedule. The softmax runs over the classes seen.
 Cost: batch + replay images, forward and backward; from task 2 on, 12 memory images forward at each
-task's end. Kept: raw sample and label.
+task's end. Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -54,26 +54,28 @@ from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, one_hot
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
-from onepass.memory import OfTask, Rebuilt
+from onepass.memory import RebuiltMemory, TaskReservoir
 
-AUGMENTED = 12
+AUGMENTED = 12  # A
 SCORED_AT_ONCE = 512
 
 
 def diverse(y: Tensor, uncertainty: Tensor, quota: int) -> Tensor:
-    """Which candidates are kept: of each class, sorted by uncertainty, every (n_c // quota)-th, up
-    to the quota; all where there are no more than that.
+    """Returns a mask of the candidates to keep, (n).
+
+    In each class, sorted by uncertainty, it selects every (n_c // quota)-th candidate up to the
+    quota; all if there are no more than that.
 
     >>> diverse(torch.zeros(6).long(), torch.tensor([0.5, 0.1, 0.4, 0.2, 0.3, 0.6]), 2).nonzero().T
     tensor([[1, 2]])
     """
     if not quota:
         return torch.zeros_like(y, dtype=torch.bool)
-    # candidates class by class, the surest of each class first                  (n)
+    # candidates class by class, the most certain of each class first            (n)
     by_uncertainty = uncertainty.argsort(stable=True)
     order = by_uncertainty[y[by_uncertainty].argsort(stable=True)]
     members = torch.bincount(y)
-    rank = torch.empty_like(y)  # place within the own class
+    rank = torch.empty_like(y)  # position within its class                        (n)
     rank[order] = torch.arange(len(y), device=y.device) - (members.cumsum(0) - members)[y[order]]
     stride = (members // quota).clamp(min=1)[y]
     return (rank % stride == 0) & (rank // stride < quota)
@@ -92,12 +94,12 @@ class RainbowRT(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept, candidates included.
+        Number of samples in the memory, candidates included.
     replay
-        How many of them are trained with each stream batch.
+        Number of samples drawn from the memory for each stream batch.
     candidates
-        How many of the kept samples are of the running task, to be chosen from when it ends; none:
-        a quarter of `memory`.
+        Number of these samples that come from the running task, as candidates for its end; none: a
+        quarter of `memory`.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -108,8 +110,8 @@ class RainbowRT(Replay):
 
     candidates: int | None = None
 
-    store: Rebuilt = field(init=False)
-    running: OfTask = field(init=False)
+    store: RebuiltMemory = field(init=False)
+    running: TaskReservoir = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"optimizer": "nesterov", "lr": 0.05, "weight_decay": 1e-4, "replay": 10},
@@ -128,15 +130,15 @@ class RainbowRT(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         candidates = self.memory - self.store.capacity
-        self.running = OfTask(candidates, shape, dtype, self.trainer.rngs["draws"])
+        self.running = TaskReservoir(candidates, shape, dtype, self.trainer.rngs["draws"])
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Rebuilt:
-        """What is replayed."""
+    ) -> RebuiltMemory:
+        """Makes the memory for replay; `build` makes the reservoir of candidates."""
         quarter = math.ceil(self.memory / 4)
         candidates = quarter if self.candidates is None else self.candidates
-        return Rebuilt(self.memory - candidates, shape, dtype, rng)
+        return RebuiltMemory(self.memory - candidates, shape, dtype, rng)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                   (b)
@@ -146,35 +148,36 @@ class RainbowRT(Replay):
 
         self.keep(x, y, self.running)
         self.descend(loss)
-        return Step.of(loss, *self.trainer.apart(both_out, stream, replay))
+        return Step.of(loss, *self.trainer.split_output(both_out, stream, replay))
 
     def on_task_end(self) -> None:
         """Rebuilds the memory."""
         kept, came = int(self.store.size), int(self.running.size)
         x = torch.cat([self.store.x[:kept], self.running.x[:came]])
         y = torch.cat([self.store.y[:kept], self.running.y[:came]])
-        # lots[0] stands for u at the end of task 1, lots[1] gives away what places are left
+        # lots[0] replaces u at the end of task 1, lots[1] distributes the remaining slots
         lots = torch.rand(
             2, len(y), generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
         )
-        places = self.store.capacity  # R
-        quota = places // int(self.seen.sum())
+        slots = self.store.capacity  # R
+        quota = slots // int(self.seen.sum())
         chosen = diverse(y, self.uncertainty(x) if kept else lots[0], quota)
-        # chosen ones before all others
-        keep = lots[1].masked_fill(chosen, -1).argsort(stable=True)[:places]
+        # chosen candidates come before all others
+        keep = lots[1].masked_fill(chosen, -1).argsort(stable=True)[:slots]
         self.store.replace(x[keep], y[keep])
 
     @torch.no_grad()
     def uncertainty(self, x: Tensor) -> Tensor:
-        """u of each sample: the share of its copies that are not taken for the class that most of
-        them are taken for."""
+        """Returns u of each sample, (n): the share of its copies that are not assigned to its most
+        frequent class."""
         votes = torch.cat([self.votes(piece) for piece in torch.split(x, SCORED_AT_ONCE)])
-        self.trainer.spend("task ends", ImageCount(trained=0, scored=AUGMENTED * len(x)))
+        self.trainer.count_images("task ends", ImageCount(trained=0, scored=AUGMENTED * len(x)))
         return 1 - votes.amax(dim=1) / AUGMENTED
 
     def votes(self, x: Tensor) -> Tensor:
-        """S, (samples, rows): how many copies of each sample are taken for each class."""
-        inputs, evaluator = self.views.normalise(x), self.trainer.evaluator
+        """Returns S, (n, C): the number of copies of each sample that are assigned to each
+        class."""
+        inputs, evaluator = self.views.normalise(x), self.trainer.eval_model
         votes = torch.zeros(
             len(x), len(self.seen), dtype=torch.int64, device=self.trainer.torch_device
         )

@@ -2,42 +2,43 @@
 nearest class mean of the memory.
 
 Paper: Mai et al., "Supervised Contrastive Replay: Revisiting the Nearest Class Mean Classifier in
-Online Class-Incremental Continual Learning", CVPR workshops 2021. With h the backbone's features,
-g a two-layer projection to 128 numbers, X the stream batch and a draw from the memory (current
-classes included), and I all views, X and aug(X):
+Online Class-Incremental Continual Learning", CVPR workshops 2021. h are the backbone's features, g
+is a two-layer projection to 128 numbers. X is the stream batch and a draw from the memory, current
+classes included. I are all views, X and aug(X). P(i) are the other views of i's class:
 
     z_i = g(h(x_i)) / |g(h(x_i))|
     L   = E_{i in I} -1/|P(i)| sum_{p in P(i)} log [e^{z_i z_p / t} / sum_{a != i} e^{z_i z_a / t}]
 
-where P(i) are the other views of i's class. A sample is predicted by the nearest class mean, where
-u = h / |h| and M_c are the raw samples of class c in the memory:
+A sample is predicted by the nearest class mean. u = h / |h|, and M_c are the raw samples of class c
+in the memory:
 
     mu_c = sum_{x in M_c} u(x) / |sum_{x in M_c} u(x)|        argmin_c |u(x) - mu_c|
 
-At the end of each task there is a review: one pass over the memory with the same loss, its
-gradients divided by 10.
+At the end of each task there is a review: one pass over the memory with the same loss and gradients
+divided by 10.
 
 Decisions:
 
-- The first view is not augmented, as in the authors' code; `first_view` can change that. Mirror
-  images, where they are asked for, are further views of their samples.
-- Both views have a forward of their own (so BatchNorm sees each alone), as in the authors' code.
-- The first batch of all meets an empty memory. It is stored and not trained on, as in the authors'
-  code: there is no forward, and no weight decay moves a parameter.
-- The head's linear rows take no part: they never train, `head` changes nothing, and the gradient
-  probe, which needs logits, has nothing to see.
-- Dividing the gradients of a review by 10 makes the steps of SGD ten times smaller; those of Adam
-  only as far as its moments remember larger ones.
+- The first view is not augmented, as in the authors' code; `first_view` can change this. With
+  `mirror`, mirror images are further views of their samples.
+- The two views have separate forward passes, as in the authors' code, so BatchNorm sees each alone.
+- The very first batch meets an empty memory. It is stored and not trained on, as in the authors'
+  code: there is no forward pass, and no weight decay moves a parameter.
+- The head's linear rows are not used. They never train, `head` changes nothing, and the gradient
+  probe, which needs logits, has nothing to measure.
+- In a review, gradients divided by 10 make the steps of SGD ten times smaller. Those of Adam shrink
+  only as far as its moments remember larger gradients.
 
 Departures from the authors' code: a class without samples in the memory has a random mean there;
-here it is never predicted. Their review forwards each first view once more to no purpose and drops
-a short last batch; here the memory is cut into equal pieces of at most `replay`. Their images are
-not normalised and their ResNet18 has 20 channels: `mean`, `std` and `net` are the protocol's.
-`augment="contrastive"` is their augmentation but for the order of the jitter's operations (see
-`augment.contrastive`). From the paper: none. How the GSA authors ran SCR is known only as far as
-batch, replay and augmentation: the rest of the default is ours.
-Cost: 2 (batch + replay) images, forward and backward; each task's end twice the memory; before
-scores one forward of the memory. Kept: raw sample and label.
+here it is never predicted. Their review forwards each first view a second time without effect and
+drops a short last batch. Here the memory is cut into equal pieces of at most `replay`. Their images
+are not normalised and their ResNet18 has 20 channels; `mean`, `std` and `net` here are the
+protocol's. `augment="contrastive"` is their augmentation except for the order of the jitter's
+operations (see `augment.contrastive`).
+Departures from the paper: none. How the GSA authors ran SCR is known only as far as batch, replay
+and augmentation; the rest of the default is ours.
+Cost: 2 (batch + replay) images, forward and backward; twice the memory at each task's end; one
+forward pass of the memory before scores. Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ from onepass.functional.losses import supervised_contrastive
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import ByFeatures, NearestMean, projected, projection
+from onepass.nets import FeatureClassifier, NearestMean, project, projection_head
 
 VIEWS = 2
-REVIEW_DIVISOR = 10
+REVIEW_DIVISOR = 10  # of the gradients
 
 
 @method(
@@ -74,15 +75,16 @@ class SCR(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them are trained with each stream batch, and at once in a review.
+        Number of samples drawn from the memory for each stream batch, and of each batch of a
+        review.
     temperature
-        What similarities are divided by.
+        Temperature t of the similarities.
     first_view
-        The first of a sample's two views: `plain`, or `augmented` as the second is.
+        The first of a sample's two views: `plain`, or `augmented` like the second.
     review
-        Whether the memory is trained on once more when a task has ended.
+        Whether the memory is trained on once more at the end of each task.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -127,7 +129,7 @@ class SCR(Replay):
         require(self, "temperature", self.temperature > 0, "positive")
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
-        return {"projection": projection(features, rng)}
+        return {"projection": projection_head(features, rng)}
 
     def cost(self, batch: int) -> ImageCount:
         return ImageCount(trained=VIEWS * (batch + self.replay) * self.views_per_sample)
@@ -135,7 +137,7 @@ class SCR(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # (b)
         loss = torch.zeros((), device=self.trainer.torch_device)
-        if self.steps:  # before, the memory is empty; no graph is captured before the second step
+        if self.steps:  # else the memory is empty; no graph is captured before step 2
             replay = self.store.draw(self.replay, fallback=stream)  # (r)
             loss = self.contrast(stream.then(replay))
         self.keep(x, y)
@@ -144,17 +146,17 @@ class SCR(Replay):
         return Step.of(loss)
 
     def contrast(self, samples: Samples) -> Tensor:
-        """L over two views of each sample."""
+        """Returns L over two views of each sample."""
         plain = self.views.plain(samples.x)  # X, n = b + r samples
         first = plain if self.first_view == "plain" else self.views.augmented(plain)
         second = self.views.augmented(plain)
-        z = torch.cat([projected(self.model, self.model.features(v)) for v in (first, second)])
-        views = VIEWS * self.views_per_sample  # of each sample, so that z is (views n, 128)
+        z = torch.cat([project(self.model, self.model.features(v)) for v in (first, second)])
+        views = VIEWS * self.views_per_sample  # per sample; z is (views n, 128)
         y, weight = (part.repeat(views) for part in (samples.y, samples.weight))
         return supervised_contrastive(z, y, weight, self.temperature)
 
     def on_task_end(self) -> None:
-        """The review: the memory in random order, each sample once."""
+        """Makes the review: the memory in random order, each sample once."""
         held = int(self.store.size)
         if not self.review or not held:
             return
@@ -163,18 +165,19 @@ class SCR(Replay):
         )
         for slots in torch.tensor_split(order, math.ceil(held / self.replay)):
             weight = torch.ones(len(slots), device=self.trainer.torch_device)
-            # all that are held count: this is no draw with padding
+            # every stored sample counts: this is not a draw with padding
             samples = Samples(self.store.x[slots], self.store.y[slots], weight)
             self.descend(self.contrast(samples) / REVIEW_DIVISOR)
-        self.trainer.spend("task ends", ImageCount(trained=VIEWS * held * self.views_per_sample))
+        self.trainer.count_images(
+            "task ends", ImageCount(trained=VIEWS * held * self.views_per_sample)
+        )
 
     def scorer(self) -> nn.Module:
-        """The nearest of the class means of the memory as it is."""
+        """Returns the backbone with the nearest class mean of the current memory."""
         held = int(self.store.size)
-        features = self.trainer.features_of(
-            self.store.x[:held], self.trainer.answering
-        )  # u before it is normalised
+        # h; NearestMean normalises it to u
+        features = self.trainer.features_of(self.store.x[:held], self.trainer.predicting_model)
         weight = torch.ones(held, device=self.trainer.torch_device)
         means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)
-        self.trainer.spend("scores", ImageCount(trained=0, scored=held))
-        return ByFeatures(self.trainer.answering, means)
+        self.trainer.count_images("scores", ImageCount(trained=0, scored=held))
+        return FeatureClassifier(self.trainer.predicting_model, means)

@@ -1,32 +1,32 @@
-"""Separated softmax: new and old classes never compete in a softmax, and each earlier task is
-distilled by itself from the previous network.
+"""Separated softmax (SS-IL): new and old classes never compete in a softmax. Each earlier task is
+distilled separately from the previous network.
 
-Paper: Ahn et al., "SS-IL: Separated Softmax for Incremental Learning", ICCV 2021. With N the
-classes that are new since the last boundary, O the older ones, L_r those of an earlier task r,
-X^new the stream batch, X^buf a draw from the memory among O, o the network's logits and o' those of
-the network as it was at that boundary, of the same views:
+Paper: Ahn et al., "SS-IL: Separated Softmax for Incremental Learning", ICCV 2021. N are the classes
+that are new since the last boundary, O the older ones, L_r those of an earlier task r. X^new is the
+stream batch, X^buf a draw from the memory among O. o are the network's logits, o' those of the
+network at that boundary for the same views:
 
     L = 1/(b + r) [ sum_{X^new} -log softmax_N(o)_y + sum_{X^buf} -log softmax_O(o)_y ]
       + strength sum_r T^2 E_{X^new u X^buf} KL(softmax_{L_r}(o'/T) || softmax_{L_r}(o/T))
 
 Decisions:
 
-- X^new and X^buf have one joint forward, as in the authors' code.
-- One mean over both (`loss="mean"`) is the paper's and its code's, where a stream sample weighs as
-  much as a replayed one: 10 to 64 here. `loss="sum"` has two means, 1 to 1, as the online port of
-  AML's repository has it (which distils replayed samples only, without T^2). Digits, M=100, five
-  seeds: 81.6 ± 3.0 with one mean, 80.7 ± 2.9 with two.
-- A stream sample of an old class competes with the old ones, as replayed ones do.
+- X^new and X^buf have one joint forward pass, as in the authors' code.
+- `loss="mean"` is one mean over both, as in the paper and its code. A stream sample then weighs as
+  much as a replayed one: 10 to 64 here. `loss="sum"` has two means, 1 to 1, as in the online port
+  in AML's repository (which distils only replayed samples, without T^2). Digits, M=100, five seeds:
+  81.6 ± 3.0 with one mean, 80.7 ± 2.9 with two.
+- A stream sample of an old class competes with the old classes, as replayed ones do.
 - In the first task, and while the memory holds no old class, L is cross-entropy on the stream.
 
-Departures from the paper and the authors' code: one pass over the stream, of which N and the tasks
-are known as far as their classes have been seen. The authors' learning rate falls as 1 / t over the
-tasks t, and their memory has as many samples of each old class; here the rate stays, and the memory
-is a reservoir of the whole stream, from which old classes are drawn. `strength` is ours, and 1
-there: the distillation sums over tasks, so that with many of them it outweighs the rest. How the
-GSA authors ran the method is known only as far as batch, replay and augmentation.
+Departures from the paper and the authors' code: one pass over the stream, in which N and the tasks
+are known only as far as their classes have been seen. The authors' learning rate falls as 1 / t
+over the tasks t; here it stays. Their memory has the same number of samples of each old class. Here
+it is a reservoir of the whole stream, from which old classes are drawn. `strength` is ours; theirs
+is always 1. The distillation sums over tasks, so with many tasks it outweighs the rest. How the GSA
+authors ran the method is known only as far as batch, replay and augmentation.
 Cost: batch + replay images, forward and backward, and once more forward through the previous
-network. Kept: raw sample and label, and the previous network.
+network. Kept: raw samples and labels, and the previous network.
 """
 
 from __future__ import annotations
@@ -40,40 +40,42 @@ from torch import Tensor
 from onepass.base.expect import expect_rows
 from onepass.base.parts import ImageCount, Output, Samples, StatefulPart, Step
 from onepass.base.settings import Preset, require
-from onepass.functional.losses import mean, sample_cross_entropy_against
+from onepass.functional.losses import mean, scaled_sample_cross_entropy
 from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.nets.optimisers import pad_rows
 
 
-def within_groups(logits: Tensor, group: Tensor) -> Tensor:
-    """The logarithm of a softmax within each group of classes, (n, C). `group` (C) names each
-    class's group by one of its rows.
+def group_log_softmax(logits: Tensor, group: Tensor) -> Tensor:
+    """Returns the log of a softmax within each group of classes, (n, C). `group` (C) identifies the
+    group of each class by one of its rows.
 
     >>> logits, group = torch.tensor([[3.0, 3.0, 5.0]]), torch.tensor([0, 0, 2])
-    >>> within_groups(logits, group).exp()
+    >>> group_log_softmax(logits, group).exp()
     tensor([[0.5000, 0.5000, 1.0000]])
     """
-    place = group.expand_as(logits)
+    index = group.expand_as(logits)  # (n, C)
     nothing = torch.full_like(logits, -torch.inf)
-    highest = nothing.scatter_reduce(1, place, logits.detach(), "amax").gather(1, place)
-    shifted = logits - highest  # at most 0, and 0 somewhere in each group       (n, C)
-    together = (group.unsqueeze(1) == group).to(logits.dtype)  # (C, C)
-    return shifted - (shifted.exp() @ together).log()
+    highest = nothing.scatter_reduce(1, index, logits.detach(), "amax").gather(1, index)
+    shifted = logits - highest  # at most 0; the largest of each group is 0      (n, C)
+    same_group = (group.unsqueeze(1) == group).to(logits.dtype)  # (C, C)
+    return shifted - (shifted.exp() @ same_group).log()
 
 
 def task_distillation(out: Output, taught: Tensor, group: Tensor, temperature: float) -> Tensor:
-    """T^2 times the mean of the sum over groups of KL(softmax(taught / T) || softmax(o / T)), each
-    softmax within its group; a class that is a group by itself adds nothing."""
-    own = within_groups(out.logits / temperature, group)
-    theirs = within_groups(taught / temperature, group)
+    """Returns T^2 times the mean of the sum over groups of KL(softmax(taught / T) || softmax(o /
+    T)).
+
+    Each softmax runs within its group. A class that is its own group adds nothing."""
+    own = group_log_softmax(out.logits / temperature, group)
+    theirs = group_log_softmax(taught / temperature, group)
     divergence = (theirs.exp() * (theirs - own)).sum(dim=1)  # (n)
     return temperature**2 * mean(divergence, out.weight)
 
 
 class TaskOfClass(StatefulPart):
-    """The task of each class, `first` (C), named by the first row that it brought."""
+    """The task of each class, `first` (C): the first row that the task brought."""
 
     tensors: ClassVar[tuple[str, ...]] = ("first",)
 
@@ -91,7 +93,8 @@ class TaskOfClass(StatefulPart):
         expect_rows(saved["first"], classes, f"{name}.first")
 
     def groups(self, among: Tensor) -> Tensor:
-        """The same for the classes `among` (a mask); any other is by itself."""
+        """Returns the task of each class `among` (a mask), (C); every other class is its own
+        group."""
         return torch.where(among, self.first, torch.arange(len(among), device=among.device))
 
 
@@ -108,15 +111,15 @@ class SSIL(Replay):
     Parameters
     ----------
     memory
-        How many samples are kept.
+        Number of samples in the memory.
     replay
-        How many of them, of old classes, are trained with each stream batch.
+        Number of samples of old classes drawn from the memory for each stream batch.
     loss
-        One `mean` over all samples, or the `sum` of the means of new and of old ones.
+        One `mean` over all samples, or the `sum` of the means over new and over old ones.
     strength
-        How much the previous network's opinion counts.
+        Weight of the distillation.
     temperature
-        T, by which both networks' logits are softened.
+        Temperature T of both networks' softmax in the distillation.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -168,13 +171,13 @@ class SSIL(Replay):
         (both_out,) = self.forward(stream.then(replay))  # o                          (b + r, C)
         taught = self.previous(both_out.views)  # o'                                  (b + r, C)
 
-        of_new = self.new[both_out.y]  # whether a sample is of N or of O             (b + r)
-        rivals = torch.where(of_new.unsqueeze(1), self.new, self.old)  #              (b + r, C)
-        each = sample_cross_entropy_against(both_out, rivals.log())
+        is_new = self.new[both_out.y]  # y in N, else y in O                          (b + r)
+        rivals = torch.where(is_new.unsqueeze(1), self.new, self.old)  #              (b + r, C)
+        each = scaled_sample_cross_entropy(both_out, rivals.log())
         if self.loss == "mean":
             apart_loss = mean(each, both_out.weight)
         else:
-            sides = (of_new, ~of_new)
+            sides = (is_new, ~is_new)
             new_loss, old_loss = (mean(each, both_out.weight * side) for side in sides)
             apart_loss = new_loss + old_loss
         groups = self.tasks.groups(self.previous.known)
@@ -184,5 +187,8 @@ class SSIL(Replay):
         self.keep(x, y)
         self.descend(loss)
         return Step.of(
-            loss, *self.trainer.apart(both_out, stream, replay), apart=apart_loss, tasks=task_loss
+            loss,
+            *self.trainer.split_output(both_out, stream, replay),
+            apart=apart_loss,
+            tasks=task_loss,
         )

@@ -1,10 +1,10 @@
-"""Networks: a backbone that gives features, the head on top, and the optimisers that train them.
-Modules here import `functional` and `base`; a network of your own is one file with `@network` and
-one line here."""
+"""Networks: a backbone that returns features, the class head on top, and optimisers. Modules here
+import `functional` and `base`. To add a network, write one file with `@network` and one line here.
+"""
 
 from onepass.nets.backbone import backbone, feature_count, preprocessing
 from onepass.nets.classifier import Classifier, Precision
-from onepass.nets.fast import Aside, at_once, compile_kernels
+from onepass.nets.fast import SideStream, compile_kernels, in_parallel
 from onepass.nets.head import (
     FIRST_CAPACITY,
     CosineHead,
@@ -14,23 +14,27 @@ from onepass.nets.head import (
 )
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
-from onepass.nets.nearest_mean import ByFeatures, NearestMean
-from onepass.nets.norms import normalises, settle, tell_of_lone_sample
-from onepass.nets.per_sample import Gradients, batch_gradients
-from onepass.nets.projection import projected, projection
+from onepass.nets.nearest_mean import FeatureClassifier, NearestMean
+from onepass.nets.norms import explain_single_sample, freeze_untrained_norms, has_training_norms
+from onepass.nets.per_sample_gradients import Gradients, gradients_per_batch
+from onepass.nets.projection_head import project, projection_head
 from onepass.nets.registry import NETWORKS, Network, network
 from onepass.nets.resnet import ResNet18
-from onepass.nets.twin import evaluating, normalising, refresh, renormalised
-from onepass.nets.virtual import after_step, combined, logits_with, of_free_rows
+from onepass.nets.tied_copies import recalibrated_copy, retie, tied_batch_norm_copy, tied_eval_copy
+from onepass.nets.virtual_step import (
+    add_gradients,
+    logits_with,
+    parameters_after_step,
+    zero_frozen_rows,
+)
 
 __all__ = [
     "FIRST_CAPACITY",
     "MLP",
     "NETWORKS",
-    "Aside",
-    "ByFeatures",
     "Classifier",
     "CosineHead",
+    "FeatureClassifier",
     "Gradients",
     "Head",
     "NearestMean",
@@ -38,26 +42,27 @@ __all__ = [
     "Precision",
     "ResNet18",
     "ScaledCosineHead",
-    "after_step",
-    "at_once",
+    "SideStream",
+    "add_gradients",
     "backbone",
-    "batch_gradients",
     "build",
-    "combined",
     "compile_kernels",
     "cosine_head",
-    "evaluating",
+    "explain_single_sample",
     "feature_count",
+    "freeze_untrained_norms",
+    "gradients_per_batch",
+    "has_training_norms",
+    "in_parallel",
     "logits_with",
     "network",
-    "normalises",
-    "normalising",
-    "of_free_rows",
+    "parameters_after_step",
     "preprocessing",
-    "projected",
-    "projection",
-    "refresh",
-    "renormalised",
-    "settle",
-    "tell_of_lone_sample",
+    "project",
+    "projection_head",
+    "recalibrated_copy",
+    "retie",
+    "tied_batch_norm_copy",
+    "tied_eval_copy",
+    "zero_frozen_rows",
 ]

@@ -1,4 +1,4 @@
-"""The network that a learner asks for, by name or as a module of the user's own."""
+"""Makes a learner's backbone, from a name or from a module of the user's own."""
 
 from __future__ import annotations
 
@@ -8,65 +8,68 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.seeds import forked
+from onepass.base.seeds import seeded_global_generator
 from onepass.nets.initialise import build
-from onepass.nets.registry import NETWORKS, Network, Preprocess, Shape, referred_to
-from onepass.nets.twin import evaluating
+from onepass.nets.registry import NETWORKS, Network, Preprocess, Shape, network_from_reference
+from onepass.nets.tied_copies import tied_eval_copy
 
 LARGEST_MLP_IMAGE = 28
 
 
 def backbone(net: str | nn.Module, shape: Shape, rng: torch.Generator) -> nn.Module:
-    """The network of that name for samples of that shape, or a copy of the user's own."""
+    """Returns the named network for samples of this shape, or a copy of the user's module."""
     if isinstance(net, nn.Module):
-        return _copied(net)
-    found = _named(net, shape)
+        return _copy_of(net)
+    found = _network_for(net, shape)
     given = found.shape_given(shape)
     if not found.initialises:
         return build(lambda: found.make(given), rng)
-    with forked(rng):
+    with seeded_global_generator(rng):
         made = found.make(given)
     if not isinstance(made, nn.Module):
-        raise InputError(f"net {net!r} gave a {type(made).__name__}, not a torch.nn.Module")
+        raise InputError(f"net {net!r} returned a {type(made).__name__}, not a torch.nn.Module")
     return made
 
 
-def _copied(net: nn.Module) -> nn.Module:
-    if odd := [name for name, one in net.state_dict().items() if not isinstance(one, Tensor)]:
+def _copy_of(net: nn.Module) -> nn.Module:
+    if odd := [name for name, value in net.state_dict().items() if not isinstance(value, Tensor)]:
         raise InputError(f"the net keeps {odd[0]!r}, which is no tensor and could not be saved")
     try:
         return copy.deepcopy(net)
-    except Exception as problem:  # whatever its attributes do
+    except Exception as problem:  # the net's attributes may raise anything
         raise InputError(f"the net cannot be copied: {problem}") from None
 
 
 def preprocessing(net: str | nn.Module, shape: Shape) -> Preprocess | None:
-    """What the network does with raw inputs itself; None: the learner's mean and std are for it."""
-    return None if isinstance(net, nn.Module) else _named(net, shape).preprocess
+    """Returns the network's own preprocessing of raw inputs. None: the learner applies mean and
+    std."""
+    return None if isinstance(net, nn.Module) else _network_for(net, shape).preprocess
 
 
-def _named(name: str, shape: Shape) -> Network:
+def _network_for(name: str, shape: Shape) -> Network:
     if name == "auto":
         small = len(shape) == 1 or max(shape[1:]) <= LARGEST_MLP_IMAGE
         name = "mlp" if small else "resnet18"
     if ":" not in name and name not in NETWORKS:
         raise UnknownNameError("net", name, ["auto", *NETWORKS.names()])
-    found = referred_to(name) if ":" in name else NETWORKS[name]
+    found = network_from_reference(name) if ":" in name else NETWORKS[name]
     found.check_takes(shape)
     return found
 
 
 @torch.no_grad()
 def feature_count(body: nn.Module, x: Tensor) -> int:
-    """How many features the backbone gives, by asking it; its statistics stay as they are."""
-    features = evaluating(body)(x)
+    """Returns the number of features, from a forward pass that changes no running statistics."""
+    features = tied_eval_copy(body)(x)
     if not isinstance(features, Tensor):
-        raise InputError(f"the net must give a tensor, but it gave a {type(features).__name__}")
+        raise InputError(
+            f"the net must return a tensor, but it returned a {type(features).__name__}"
+        )
     if features.ndim != 2 or len(features) != len(x):
         raise InputError(
-            f"the net must give (samples, features), but for an input of {tuple(x.shape)} it gave "
-            f"{tuple(features.shape)}"
+            f"the net must return (samples, features), but for an input of {tuple(x.shape)} it "
+            f"returned {tuple(features.shape)}"
         )
     if features.dtype not in (torch.float32, torch.bfloat16):
-        raise InputError(f"the net must give float32 features, not {features.dtype}")
+        raise InputError(f"the net must return float32 features, not {features.dtype}")
     return int(features.shape[1])

@@ -1,4 +1,4 @@
-"""Backbone and head together."""
+"""The network of a learner: backbone and head, in fp32 or bf16."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from onepass.nets.fast import call_lowered, laid_out, with_lowered_weights
+from onepass.nets.fast import forward_in_bf16, to_channels_last, view_and_forward_in_bf16
 from onepass.nets.head import Head
 
 Precision = Literal["fp32", "bf16"]
 
 
 class Classifier(nn.Module):
-    """A backbone and a head: logits over the head's capacity, in fp32."""
+    """A network that returns fp32 logits over the head's capacity."""
 
     def __init__(self, body: nn.Module, head: Head, precision: Precision = "fp32") -> None:
         super().__init__()
@@ -25,41 +25,42 @@ class Classifier(nn.Module):
         self.precision = precision
 
     def forward(self, x: Tensor, *, in_fp32: bool = False) -> Tensor:
-        """Logits; `in_fp32` whatever the network's precision is."""
+        """Returns logits. `in_fp32` computes in fp32 whatever the network's precision is."""
         if in_fp32:
-            logits: Tensor = self.head(self.body(laid_out(x)))
+            logits: Tensor = self.head(self.body(to_channels_last(x)))
             return logits
         return self.on(self.head, self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """What the backbone gives, in the dtype of its arithmetic."""
-        x = laid_out(x)
+        """Returns the backbone's features, in the dtype of its arithmetic."""
+        x = to_channels_last(x)
         with self._arithmetic(x):
             if self.precision == "bf16":
-                return with_lowered_weights(self.body, x)
+                return forward_in_bf16(self.body, x)
             features: Tensor = self.body(x)
         return features
 
     def on(self, top: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-        """What a module, the head or another, makes of features; in fp32."""
+        """Applies the head or another module to features, in the network's precision. Returns
+        fp32."""
         with self._arithmetic(features):
             made = top(features)
         return made.float()  # losses are computed in fp32, whatever the network's precision
 
     def _arithmetic(self, x: Tensor) -> AbstractContextManager[object]:
-        """That of the precision, whatever a caller's autocast would make of it."""
+        """Returns a context with the network's precision, whatever autocast the caller has set."""
         lower, kind = self.precision == "bf16", x.device.type
         if not lower and not torch.is_autocast_enabled(kind):
             return nullcontext()
         return torch.autocast(kind, torch.bfloat16, enabled=lower)
 
     def train_forward(self, x: Tensor) -> Tensor:
-        """What calling it on x gives, in the way that is fast in training."""
+        """Returns the same as a call on x. It is faster in training."""
         return self.view_forward(x, lambda x: x)[1]
 
     def view_forward(self, x: Tensor, view: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """A view of x, and what calling it on that gives, in the way that is fast in training."""
+        """Returns view(x) and the logits of it. It is faster in training than two calls."""
         if self.precision == "bf16":
-            return call_lowered(self, x, view)
+            return view_and_forward_in_bf16(self, x, view)
         inputs = view(x)
         return inputs, self(inputs)

@@ -1,4 +1,4 @@
-"""PyTorch's default initialisation, drawn from a generator of ours."""
+"""PyTorch's default initialisation, drawn from a given generator instead of the global one."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError
-from onepass.base.seeds import forked
+from onepass.base.seeds import seeded_global_generator
 
 
 def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
-    """Makes a module without touching the global generator: shapes first, values afterwards.
+    """Makes a module without using the global generator: first its shapes, then its values.
 
-    What the module's constructor puts into its tensors is lost. A layer whose tensors cannot all be
-    given values again is refused.
+    Values from the module's constructor are lost. Raises an InputError for a layer with a tensor
+    that has no rule of initialisation.
     """
     try:
-        with torch.device("meta"):  # tensors there have shapes and no values, so nothing is drawn
+        with torch.device("meta"):  # meta tensors have no values, so nothing is drawn
             net = make()
-    except NotImplementedError as problem:  # the constructor asked for a value
+    except NotImplementedError as problem:  # the constructor reads a value
         raise InputError(
             f"the net cannot be made without values ({problem}); register it with initialises=True"
         ) from None
     _refuse_shared(net)
-    _make_room(net)
+    _allocate(net)
     for name, module in net.named_modules():
         own = list(_tensors(module))
         for _, tensor in own:
@@ -39,8 +39,9 @@ def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
     return net
 
 
-def _make_room(net: nn.Module) -> None:
-    """As `to_empty`, which imports sympy on the way, a third of a second."""
+def _allocate(net: nn.Module) -> None:
+    """Allocates every tensor, like `to_empty`, which imports sympy and takes a third of a
+    second."""
     for module in net.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             room = torch.empty(parameter.shape, dtype=parameter.dtype)
@@ -50,17 +51,18 @@ def _make_room(net: nn.Module) -> None:
 
 
 def _refuse_shared(net: nn.Module) -> None:
-    """`_make_room` would give each of two layers that share a tensor one of its own."""
+    """Raises an InputError if two layers share a tensor, because `_allocate` would separate
+    them."""
     known = set()
     for name, module in net.named_modules():
         for key, tensor in _tensors(module):
             if id(tensor) in known:
-                raise _refusal(name, module, key, "which another layer has too")
+                raise _refusal(name, module, key, "which another layer shares")
             known.add(id(tensor))
 
 
 def _initialise(module: nn.Module, rng: torch.Generator) -> None:
-    """A layer's own tensors, not those of the layers inside it."""
+    """Initialises a layer's own tensors, not those of the layers inside it."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         fan_in = module.weight[0].numel()
         bound = 1 / math.sqrt(fan_in)
@@ -70,20 +72,21 @@ def _initialise(module: nn.Module, rng: torch.Generator) -> None:
     elif isinstance(module, nn.BatchNorm2d):
         module.reset_parameters()
     elif callable(reset := getattr(module, "reset_parameters", None)):
-        with forked(rng):  # it can draw from the global generator only
+        with seeded_global_generator(rng):  # `reset_parameters` draws from the global generator
             reset()
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, buffers, and tensors that are plain attributes, which stay on the meta device."""
+    """Yields a module's own parameters, buffers and plain tensor attributes. The latter stay on the
+    meta device."""
     yield from module.named_parameters(recurse=False)
     yield from module.named_buffers(recurse=False)
-    yield from ((name, one) for name, one in vars(module).items() if isinstance(one, Tensor))
+    yield from ((name, value) for name, value in vars(module).items() if isinstance(value, Tensor))
 
 
 @torch.no_grad()
 def _mark(tensor: Tensor) -> None:
-    """Writes what no initialisation would, so that a value that was forgotten can be told."""
+    """Fills a tensor with a value that no initialisation writes, to detect tensors left out."""
     if tensor.is_floating_point() or tensor.is_complex():
         tensor.fill_(math.nan)
     elif tensor.dtype != torch.bool:
@@ -91,7 +94,7 @@ def _mark(tensor: Tensor) -> None:
 
 
 def _still_marked(tensor: Tensor) -> bool:
-    if tensor.is_meta or tensor.dtype == torch.bool:  # masks are computed, not initialised
+    if tensor.is_meta or tensor.dtype == torch.bool:  # no rule initialises a mask
         return True
     if tensor.is_floating_point() or tensor.is_complex():
         return bool(tensor.isnan().any())

@@ -11,7 +11,7 @@ from onepass.nets.registry import network
 
 
 class MLP(nn.Module):
-    """Features of flattened inputs: inputs-400-400, rectified."""
+    """An MLP of two ReLU layers over flattened inputs, which returns `width` features."""
 
     def __init__(self, inputs: int, width: int = 400) -> None:
         super().__init__()

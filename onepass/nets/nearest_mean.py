@@ -1,4 +1,4 @@
-"""A classifier without weights: the nearest mean of the classes' features."""
+"""Classifiers of features in place of a class head: the nearest class mean."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ ABSENT = -1e9  # the score of a class without samples: finite, and below minus a
 
 
 class NearestMean(nn.Module):
-    """Features have unit length before and after they are averaged; scores are minus the Euclidean
-    distances to the means. Samples of weight 0 take no part.
+    """A nearest-class-mean classifier: the score of a class is minus the distance to its mean.
+
+    Features and means are normalised to unit length. Samples of weight 0 are ignored.
 
     >>> features = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
     >>> nearest = NearestMean(features, torch.tensor([0, 2]), torch.ones(2), classes=3)
@@ -28,20 +29,22 @@ class NearestMean(nn.Module):
     def __init__(self, features: Tensor, y: Tensor, weight: Tensor, classes: int) -> None:
         super().__init__()
         member = one_hot(y, classes) * weight.unsqueeze(1)  # (n, classes)
-        means = F.normalize(member.T @ F.normalize(features))  # a sum points as its mean does
+        means = F.normalize(
+            member.T @ F.normalize(features)
+        )  # the sum has the direction of the mean
         self.register_buffer("means", means)
         self.register_buffer("absent", member.sum(dim=0) == 0)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(n, classes)."""
-        exact = "donot_use_mm_for_euclid_dist"  # a product of matrices would lose small distances
-        # (samples, classes); a class without samples has a mean of zero, which must not win
+        """Returns scores (n, classes)."""
+        exact = "donot_use_mm_for_euclid_dist"  # a matrix product would lose small distances
+        # (n, classes); a class without samples has a zero mean, which must not win
         distance = torch.cdist(F.normalize(features), self.means, compute_mode=exact)
         return (-distance).masked_fill(self.absent, ABSENT)
 
 
-class ByFeatures(nn.Module):
-    """A classifier of features, such as the nearest mean, behind a network."""
+class FeatureClassifier(nn.Module):
+    """A network followed by a classifier of its features, such as the nearest mean."""
 
     def __init__(self, net: Classifier, classifier: nn.Module) -> None:
         super().__init__()

@@ -1,37 +1,44 @@
-"""Normalisation by batches: statistics that stay as they are, and batches of one."""
+"""BatchNorm layers: frozen running statistics, and batches of one sample."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import nn
 
 from onepass.base.errors import InputError
 
-Norms = nn.modules.batchnorm._NormBase  # whatever keeps a running mean and variance
+NormLayer = nn.modules.batchnorm._NormBase  # layers with a running mean and variance
 
 
-def normalises(net: nn.Module) -> bool:
-    """Whether a layer trains that normalises by batches."""
-    return any(isinstance(part, Norms) and part.training for part in net.modules())
+def has_training_norms(net: nn.Module) -> bool:
+    """Returns whether a BatchNorm layer is in training mode."""
+    return any(isinstance(part, NormLayer) and part.training for part in net.modules())
 
 
-def settle(net: nn.Module, frozen: bool = False) -> None:
-    """Puts normalisation layers whose parameters do not train into evaluation mode, for good: they
-    normalise by the statistics that they came with, and leave these alone. One without parameters
-    goes with the part that it is in."""
+def freeze_untrained_norms(net: nn.Module, frozen: bool = False) -> None:
+    """Puts BatchNorm layers with frozen parameters into evaluation mode for good. They keep their
+    running statistics and normalise with them. A layer without parameters follows the module that
+    contains it."""
     parameters = list(net.parameters())
     if parameters:
-        frozen = not any(one.requires_grad for one in parameters)
-    if frozen and isinstance(net, Norms):
+        frozen = not any(parameter.requires_grad for parameter in parameters)
+    if frozen and isinstance(net, NormLayer):
         net.eval()
     for part in net.children():
-        settle(part, frozen)
+        freeze_untrained_norms(part, frozen)
 
 
-def tell_of_lone_sample(problem: ValueError) -> None:
-    """Says what to do about BatchNorm and one single sample, if that is what torch's error is of:
-    raises an InputError."""
-    if str(problem).startswith("Expected more than 1 value per channel"):
+@contextmanager
+def explain_single_sample() -> Iterator[None]:
+    """Replaces torch's error about BatchNorm and a single sample by one that says what to do."""
+    try:
+        yield
+    except ValueError as problem:
+        if not str(problem).startswith("Expected more than 1 value per channel"):
+            raise
         raise InputError(
-            "BatchNorm cannot train on one sample alone: give batches of two or more (of a stream "
-            "by --batch; its last batch counts too), or a net with another normalisation"
+            "BatchNorm cannot train on one sample alone: use batches of two or more (--batch; the "
+            "last batch of a stream counts too), or a net with another normalisation"
         ) from problem

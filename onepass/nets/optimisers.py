@@ -1,4 +1,4 @@
-"""Optimisers, and what they must know when the head grows."""
+"""Optimisers whose parameters may gain rows while they train."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from onepass.nets import at_once
+from onepass.nets import in_parallel
 
 OptimiserKind = Literal["adam", "adamw", "sgd", "nesterov"]
 BETAS = (0.9, 0.99)
 EPS = 1e-8
 MOMENTUM = 0.9
-CORRECTED = 2048  # gradients, after which 1 - beta^k is 1 in single precision
+CORRECTED = 2048  # gradients; for larger k, 1 - beta^k is 1 in single precision
 
 
 class Optimiser(ABC):
-    """Moves groups of parameters with torch's fused kernels, through its functional forms: an
-    optimiser of torch imports the compiler when it is made, which takes longer than the rest of a
-    start, and asks at each step for hooks and a profiler that nobody hangs there."""
+    """An optimiser that calls the functional forms of torch's fused kernels.
+
+    torch's own classes import the compiler when they are made, which takes longer than the rest of
+    a start. They also look for hooks and a profiler in each step.
+    """
 
     def __init__(self, groups: Sequence[Sequence[nn.Parameter]], **settings: Any) -> None:
         self.param_groups = [{"params": list(group), **settings} for group in groups]
@@ -35,16 +37,16 @@ class Optimiser(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Moves every parameter that has a gradient."""
+        """Updates every parameter that has a gradient."""
 
     def zero_grad(self) -> None:
         for group in self.param_groups:
-            for one in group["params"]:
-                one.grad = None
+            for parameter in group["params"]:
+                parameter.grad = None
 
 
 class SGD(Optimiser):
-    """Gradient descent, plain or with Nesterov's momentum."""
+    """Gradient descent, plain or with Nesterov momentum."""
 
     @torch.no_grad()
     def step(self) -> None:
@@ -52,21 +54,22 @@ class SGD(Optimiser):
             moving, gradients = _moving(group)
             momenta: list[Any] = [None] * len(moving)
             if group["momentum"]:
-                momenta = [self.state[one].get("momentum_buffer") for one in moving]
-            chosen = {name: group[name] for name in ("lr", "weight_decay", "momentum", "nesterov")}
-            sgd(moving, gradients, momenta, fused=True, dampening=0, maximize=False, **chosen)
+                momenta = [self.state[parameter].get("momentum_buffer") for parameter in moving]
+            settings = {
+                name: group[name] for name in ("lr", "weight_decay", "momentum", "nesterov")
+            }
+            sgd(moving, gradients, momenta, fused=True, dampening=0, maximize=False, **settings)
             if group["momentum"]:
-                for one, momentum in zip(moving, momenta, strict=True):
-                    self.state[one]["momentum_buffer"] = momentum
+                for parameter, momentum in zip(moving, momenta, strict=True):
+                    self.state[parameter]["momentum_buffer"] = momentum
 
 
 class Adam(Optimiser):
-    """Adam or AdamW, whose last group of parameters has rows of different ages: each counts its own
-    steps.
+    """Adam or AdamW. The rows of its last group begin at different steps and count their own.
 
-    Adam divides its moments by 1 - beta^k, where k is how many gradients they have gathered since
-    they were zero. By the optimiser's count a row that begins at step 1000 would go uncorrected,
-    and move up to twice as far as a new parameter does.
+    Adam divides its moments by 1 - beta^k, where k is the number of gradients since they were zero.
+    torch counts steps per parameter. A row that begins at step 1000 would go uncorrected and move
+    up to twice as far as a new parameter.
     """
 
     @torch.no_grad()
@@ -76,19 +79,19 @@ class Adam(Optimiser):
         if not moving:
             self._adam(bodies, bodies["lr"])
             return
-        at_once(  # these are small, and wait for nothing in the rest
+        in_parallel(  # the rows are few and independent of the rest
             moving[0],
-            aside=lambda _: self._step_rows(moving, rows),
+            side=lambda _: self._step_rows(moving, rows),
             main=lambda _: self._adam(bodies, bodies["lr"]),
         )
 
     def _step_rows(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
-        self._adam(group, lr=0.0)  # gathers the moments, and moves nothing
+        self._adam(group, lr=0.0)  # updates the moments only
         self._move(parameters, group)
 
     def _adam(self, group: dict[str, Any], lr: float | Tensor) -> None:
         moving, gradients = _moving(group)
-        states = [self._state_of(one) for one in moving]
+        states = [self._moments_of(parameter) for parameter in moving]
         adam(
             moving,
             gradients,
@@ -107,33 +110,37 @@ class Adam(Optimiser):
             maximize=False,
         )
 
-    def _state_of(self, one: nn.Parameter) -> dict[str, Tensor]:
-        state = self.state[one]
+    def _moments_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        state = self.state[parameter]
         if not state:
-            state["step"] = torch.zeros((), device=one.device)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(one), torch.zeros_like(one)
+            state["step"] = torch.zeros((), device=parameter.device)
+            state["exp_avg"], state["exp_avg_sq"] = (
+                torch.zeros_like(parameter),
+                torch.zeros_like(parameter),
+            )
         return state
 
     def _move(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
-        """theta - lr m_hat / (sqrt v_hat + eps), with m_hat = m / (1 - beta_1^k), v_hat =
-        v / (1 - beta_2^k) and the k of each row; numerator and denominator times sqrt(1 - beta_2^k)
-        here, which is one operation less for each element."""
+        """Updates theta - lr m_hat / (sqrt v_hat + eps), where m_hat = m / (1 - beta_1^k), v_hat =
+        v / (1 - beta_2^k) and k belongs to the row. Numerator and denominator are multiplied by
+        sqrt(1 - beta_2^k), which saves an operation per element."""
         lr = group["lr"]
-        count = self._count(parameters[0])  # k, no further than it makes a difference   (rows)
+        count = self._count(parameters[0])  # k of each row                              (rows)
         count.add_(1).clamp_(max=CORRECTED)
         corrections = _corrections(count.device).index_select(0, count)
         rate, root = corrections.unbind(1)
         rate = lr * rate
-        for one in parameters:
+        for parameter in parameters:
             if group["decoupled"]:
-                one.mul_(1 - lr * group["weight_decay"])
-            m, v = self.state[one]["exp_avg"], self.state[one]["exp_avg_sq"]
-            by_row = (-1,) + (1,) * (one.ndim - 1)
+                parameter.mul_(1 - lr * group["weight_decay"])
+            m, v = self.state[parameter]["exp_avg"], self.state[parameter]["exp_avg_sq"]
+            by_row = (-1,) + (1,) * (parameter.ndim - 1)
             below = v.sqrt().add_(root.view(by_row), alpha=EPS)
-            one.addcmul_(m / below, rate.view(by_row), value=-1)
+            parameter.addcmul_(m / below, rate.view(by_row), value=-1)
 
     def _count(self, parameter: nn.Parameter) -> Tensor:
-        """Of each row; one count will do for all parameters, since they have the same rows."""
+        """Returns the gradients of each row so far. All parameters have the same rows and share
+        it."""
         state = self.state[parameter]
         if "count" not in state:
             state["count"] = torch.zeros(len(parameter), dtype=torch.int64, device=parameter.device)
@@ -142,8 +149,8 @@ class Adam(Optimiser):
 
 @lru_cache
 def _corrections(device: torch.device) -> Tensor:
-    """For each k: sqrt(1 - beta_2^k) / (1 - beta_1^k) and sqrt(1 - beta_2^k), (k, 2). A step takes
-    them from a table, which is fewer kernels than to compute them."""
+    """Returns sqrt(1 - beta_2^k) / (1 - beta_1^k) and sqrt(1 - beta_2^k) for each k, (k, 2). A
+    table takes fewer kernels than computing them in each step."""
     k = torch.arange(CORRECTED + 1, dtype=torch.float64)
     root = (1 - BETAS[1] ** k).sqrt()
     return torch.stack([root / (1 - BETAS[0] ** k), root], dim=1).float().to(device)
@@ -151,22 +158,22 @@ def _corrections(device: torch.device) -> Tensor:
 
 def _moving(group: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """Returns the parameters that have a gradient, and their gradients."""
-    moving = [one for one in group["params"] if one.grad is not None]
-    return moving, [one.grad for one in moving]
+    moving = [parameter for parameter in group["params"] if parameter.grad is not None]
+    return moving, [parameter.grad for parameter in moving]
 
 
-def make(
+def make_optimiser(
     kind: OptimiserKind,
     parameters: Iterable[nn.Parameter],
     lr: float,
     decay: float,
     rows: Sequence[nn.Parameter] = (),
 ) -> Optimiser:
-    """`rows` are those of the parameters whose rows start to train at different times, all with the
-    same rows.
+    """Returns an optimiser of the trainable parameters. `rows` are the parameters whose rows begin
+    to train at different steps; they all have the same number of rows.
 
-    Fused, which is several times faster than the plain loop on a CPU too. On a GPU one kernel takes
-    36 tensors: the largest share the first, and only small ones are left for the second.
+    Fused kernels are several times faster than a loop, on a CPU too. On a GPU one kernel takes 36
+    tensors. Sorting puts the largest into the first kernel and leaves the small ones to the second.
     """
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     trainable.sort(key=Tensor.numel, reverse=True)
@@ -174,15 +181,16 @@ def make(
     if kind in ("sgd", "nesterov"):
         momentum = MOMENTUM if kind == "nesterov" else 0.0
         return SGD([trainable], momentum=momentum, nesterov=kind == "nesterov", **settings)
-    aged = {id(one) for one in rows}
+    with_rows = {id(parameter) for parameter in rows}
     bodies, last = (
-        [one for one in trainable if (id(one) in aged) is with_rows] for with_rows in (False, True)
+        [parameter for parameter in trainable if (id(parameter) in with_rows) is wanted]
+        for wanted in (False, True)
     )
     return Adam([bodies, last], decoupled=kind == "adamw", **settings)
 
 
-def replace(optimizer: Optimiser, old: nn.Parameter, new: nn.Parameter) -> None:
-    """`new` has the rows of `old` and more behind: it goes on with the moments of `old`."""
+def replace_parameter(optimizer: Optimiser, old: nn.Parameter, new: nn.Parameter) -> None:
+    """Replaces a parameter by one with more rows, which keeps the moments of the old rows."""
     for group in optimizer.param_groups:
         group["params"] = [new if parameter is old else parameter for parameter in group["params"]]
     optimizer.state[new] = {
@@ -191,43 +199,51 @@ def replace(optimizer: Optimiser, old: nn.Parameter, new: nn.Parameter) -> None:
     }
 
 
-def state_of(optimizer: Optimiser, parameters: Sequence[nn.Parameter]) -> dict[int, dict[str, Any]]:
-    """What it keeps for each, by place among these parameters: its own order is its own affair."""
+def optimiser_state(
+    optimizer: Optimiser, parameters: Sequence[nn.Parameter]
+) -> dict[int, dict[str, Any]]:
+    """Returns the state of each parameter by its position in `parameters`. The optimiser itself
+    orders them by size."""
     known = optimizer.state
     return {
-        place: copy.deepcopy(known[one]) for place, one in enumerate(parameters) if one in known
+        position: copy.deepcopy(known[parameter])
+        for position, parameter in enumerate(parameters)
+        if parameter in known
     }
 
 
-def load_state(
+def load_optimiser_state(
     optimizer: Optimiser,
     parameters: Sequence[nn.Parameter],
     saved: dict[int, dict[str, Any]],
 ) -> None:
-    """Of an optimiser that has made no step yet. (torch's own way would turn counts into the kind
-    of number that the parameter has.)"""
-    for place, one in enumerate(parameters):
-        if place in saved:
-            kept = saved[place].items()
-            optimizer.state[one] = {name: _laid_out_as(one, value) for name, value in kept}
+    """Loads the state into an optimiser that has made no step yet. torch's own `load_state_dict`
+    would cast counts to the dtype of the parameter."""
+    for position, parameter in enumerate(parameters):
+        if position in saved:
+            values = saved[position].items()
+            optimizer.state[parameter] = {
+                name: _copy_with_layout_of(parameter, value) for name, value in values
+            }
 
 
-def _laid_out_as(parameter: nn.Parameter, value: Tensor) -> Tensor:
-    """A copy that lies in memory as the parameter does, which fused optimisers take for granted:
-    images on a GPU are channels-last, on the host not."""
+def _copy_with_layout_of(parameter: nn.Parameter, value: Tensor) -> Tensor:
+    """Returns a copy of the value with the parameter's strides, which fused optimisers require.
+    Weights of convolutions are channels-last on a GPU, but not on the CPU."""
     alike = value.shape == parameter.shape
     return (
         torch.empty_like(parameter).copy_(value) if alike else value.to(parameter.device, copy=True)
     )
 
 
-def forget_rows(optimizer: Optimiser, parameter: nn.Parameter, rows: slice) -> None:
-    """Rows that start to train start without moments, whatever decay had gathered there, and count
-    their steps from zero."""
+def reset_rows(optimizer: Optimiser, parameter: nn.Parameter, rows: slice) -> None:
+    """Sets the moments and step counts of rows to zero when they begin to train. Weight decay may
+    have changed their moments before."""
     for value in optimizer.state[parameter].values():
         if value.ndim:
             value[rows] = 0
 
 
 def pad_rows(tensor: Tensor, extra: int) -> Tensor:
+    """Returns the tensor with `extra` rows of zeros behind its own."""
     return F.pad(tensor, (0, 0) * (tensor.ndim - 1) + (0, extra))

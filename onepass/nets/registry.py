@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from onepass.base import plugins
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 Shape = tuple[int, ...]
 Takes = Literal["images", "vectors", "images and vectors"]
@@ -21,7 +21,7 @@ Preprocess = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Network:
-    """How a network is made, and what has to be known to use it; see `network`."""
+    """A registered network: how to make it, and what it takes. `network` documents the fields."""
 
     key: str
     make: Make
@@ -30,19 +30,20 @@ class Network:
     initialises: bool
 
     def shape_given(self, shape: Shape) -> Shape:
-        """The shape of a sample after the network's own preprocessing."""
+        """Returns the shape of a sample after the network's own preprocessing."""
         if self.preprocess is None:
             return shape
         return tuple(self.preprocess(torch.zeros(1, *shape)).shape[1:])
 
     def check_takes(self, shape: Shape) -> None:
+        """Raises an InputError if the network does not take samples of this shape."""
         given = "vectors" if len(shape) == 1 else "images"
         if given not in self.takes:
             what = {"vectors": "feature vectors", "images": "images"}[given]
             raise InputError(f"net {self.key!r} takes {self.takes}, but the samples are {what}")
 
 
-NETWORKS = Names[Network]("net", plugins.NETWORKS)
+NETWORKS = Registry[Network]("net", plugins.NETWORKS)
 
 
 def network(
@@ -52,24 +53,23 @@ def network(
     preprocess: Preprocess | None = None,
     initialises: bool = False,
 ) -> Callable[[Make], Make]:
-    """Registers a function from the shape of a sample to a module that gives (samples, features).
+    """Registers a function from the shape of a sample to a module that returns (samples, features).
 
     Parameters
     ----------
     takes
         `images`, `vectors`, or `images and vectors`.
     preprocess
-        From raw inputs (pixels / 255 or vectors, float, on any device) to what the network sees: a
-        resize and ImageNet's constants, say. It is used in training, before augmentation, and in
-        predicting, and stands in place of the learner's `mean` and `std`, which are then ignored.
-        The function above is given the shape that comes out of it. It must be pure and compute
-        with plain numbers: a captured step cannot copy tensors from the host.
+        A function from raw inputs (pixels / 255 or vectors, float, on any device) to the network's
+        inputs, such as a resize and ImageNet's constants. It replaces the learner's `mean` and
+        `std`, in training before augmentation and in predicting. The registered function gets the
+        shape of its output. It must be pure and use plain numbers, because a captured step cannot
+        copy tensors from the host.
     initialises
-        The module comes with values of its own: pretrained ones, or drawn by the function from
-        torch's global generator, which is then seeded by the learner's seed and put back
-        afterwards. Without it only shapes are taken from the module, whatever its constructor
-        did, and each layer is initialised as PyTorch does it; a layer for which there is no such
-        rule is refused.
+        Whether the module brings its own values: pretrained ones, or values that it draws from
+        torch's global generator, which is seeded by the learner's seed and restored afterwards. If
+        not, only the module's shapes are used, and each layer is initialised as in PyTorch. A layer
+        without a rule of initialisation is an error.
     """
 
     def register(make: Make) -> Make:
@@ -79,12 +79,12 @@ def network(
     return register
 
 
-def referred_to(reference: str) -> Network:
-    """The network of a function given as `package.module:name`. One that was not registered takes
-    whatever it takes, and keeps the values that it brings."""
-    make = plugins.named(reference)
+def network_from_reference(reference: str) -> Network:
+    """Returns the network of a function given as `package.module:name`. An unregistered function
+    may take any samples, and its module keeps its values."""
+    make = plugins.import_reference(reference)
     if not callable(make):
-        raise InputError(f"net {reference!r} is no function from a sample's shape to a module")
+        raise InputError(f"net {reference!r} is not a function from a sample's shape to a module")
     for known in NETWORKS.entries.values():
         if known.make is make:
             return known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from onepass.nets.fast import Conv, Norm, at_once
+from onepass.nets.fast import Conv, Norm, in_parallel
 from onepass.nets.registry import network
 
 
@@ -22,19 +22,19 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(Conv(inputs, outputs, 1, stride), Norm(outputs))
 
     def main(self, x: Tensor) -> Tensor:
-        """What the shortcut goes round, up to the last norm, which adds the two."""
+        """Returns the residual branch before its last norm, which also adds the shortcut."""
         out: Tensor = self.conv2(self.norm1(self.conv1(x), relu=True))
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        shortcut, out = at_once(x, self.shortcut, self.main)
-        # relu(norm2(out) + shortcut), the end of the block in the paper
+        shortcut, out = in_parallel(x, self.shortcut, self.main)
+        # relu(norm2(out) + shortcut) in one call
         return self.norm2(out, plus=shortcut, relu=True)  # type: ignore[no-any-return]
 
 
 class ResNet18(nn.Module):
-    """8 x `width` features by global average pooling; works for any image size from 9 pixels up.
-    Much of the field's work with replay has a width of 20."""
+    """A ResNet18 that returns 8 x `width` features, for images of 9 pixels or more. Much work on
+    replay uses a width of 20."""
 
     def __init__(self, channels: int = 3, width: int = 64) -> None:
         super().__init__()

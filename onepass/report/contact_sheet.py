@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from onepass.base.fileio import expect_suffix, write_atomically
-from onepass.base.text import plain
+from onepass.base.text import printable
 
 MOST = 40  # images of a class on its line
 LEAST_SIDE = 32  # pixels of a thumbnail; smaller images are enlarged by whole factors
@@ -20,10 +20,10 @@ LETTER = 7  # pixels, as wide as any of the usual font
 LONGEST_NAME = 30  # letters
 
 
-def draw(lines: Sequence[tuple[str, Tensor]], output: Path) -> None:
+def draw_sheet(lines: Sequence[tuple[str, Tensor]], output: Path) -> None:
     """A line of images (n, c, h, w) for each name, no more than 40, as a .png file."""
     expect_suffix(output, "a sheet", ".png")
-    shown = [(_short(plain(name)), images[:MOST]) for name, images in lines]
+    shown = [(_short(printable(name)), images[:MOST]) for name, images in lines]
     height, width = shown[0][1].shape[2:]
     times = max(1, -(-LEAST_SIDE // max(height, width)))
     across, down = width * times + GAP, height * times + GAP
@@ -40,7 +40,7 @@ def draw(lines: Sequence[tuple[str, Tensor]], output: Path) -> None:
     write_atomically(output, lambda file: sheet.save(file, "png"))
 
 
-def eight_bits(images: Tensor) -> Tensor:
+def to_uint8(images: Tensor) -> Tensor:
     """Float images as uint8: those between 0 and 1 as they are, others from their lowest value to
     their highest."""
     if images.dtype == torch.uint8 or not len(images):

@@ -14,14 +14,14 @@ from typing import Any, get_type_hints
 
 from onepass.base.errors import InputError
 from onepass.base.fileio import expect_suffix, write_output
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.report.table import Table, comma_separated
 from onepass.runs.result import Result
 
 FRACTIONS = {name for name, kind in get_type_hints(Result).items() if kind == float | None}
 
 
-def export(results: Sequence[Result], output: Path) -> int:
+def export_results(results: Sequence[Result], output: Path) -> int:
     """Writes every run once, wherever it lies, and says how many there are."""
     ways = {".csv": _csv, ".parquet": _parquet}
     expect_suffix(output, "an export", *ways)
@@ -46,7 +46,7 @@ def _row(result: Result) -> dict[str, Any]:
     row = {name: _plain(value) for name, value in values.items() if name not in spread}
     row["other_versions"] = json.dumps(result.other_versions)
     for group, inside in spread.items():
-        row |= {plain(f"{group}.{name}"): _plain(value) for name, value in inside.items()}
+        row |= {printable(f"{group}.{name}"): _plain(value) for name, value in inside.items()}
     return row
 
 
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
         return json.dumps(value)
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    return plain(value) if isinstance(value, str) else value
+    return printable(value) if isinstance(value, str) else value
 
 
 def _csv(columns: dict[str, list[Any]]) -> bytes:

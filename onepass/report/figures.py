@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 from onepass.base.errors import InputError
 from onepass.base.fileio import expect_suffix, write_output
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.evaluation.points import Point
-from onepass.report.rows import Spread, grouped, summarise
+from onepass.report.rows import Spread, group_by_row, summarise
 from onepass.runs import lines
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
@@ -51,14 +51,14 @@ STYLE: Any = {
 }
 
 
-def accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> None:
+def draw_accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> None:
     """Final accuracy as bars, accuracy on the classes seen so far as curves, or both.
 
     Methods that see all classes as one task are a reference: grey, and a dashed line. A run whose
     events are not whole any more has no part in the curves; lines have none at all, and only bars.
     """
-    check_suffix(output)
-    groups = named_groups(results)
+    expect_picture_suffix(output)
+    groups = runs_by_row_name(results)
     if kind != "bars":
         _check_points(groups)
     panels = {"both": 2, "bars": 1, "curves": 1}[kind]
@@ -68,7 +68,7 @@ def accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> Non
             _curves(axes[0], groups)
         if kind != "curves":
             _bars(axes[-1], groups)
-        save(figure, output)
+        save_figure(figure, output)
 
 
 def _panels(names: Collection[str], count: int) -> tuple[Figure, list[Axes]]:
@@ -82,9 +82,9 @@ def _panels(names: Collection[str], count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(*shape, squeeze=False).flat)
 
 
-def named_groups(results: Sequence[Result]) -> dict[str, list[Result]]:
+def runs_by_row_name(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Runs of one row of the table belong together; names say only what differs."""
-    groups = grouped(results)
+    groups = group_by_row(results)
     datasets = {result.dataset for (result, *_) in groups}
     memories = {result.memory for (result, *_) in groups if result.memory}
     several = len(datasets) > 1 or len(memories) > 1
@@ -94,14 +94,14 @@ def named_groups(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 def _check_points(groups: dict[str, list[Result]]) -> None:
     for result in (one for group in groups.values() for one in group):
-        if file := lines.file_of(result.out):
+        if file := lines.file_of_line(result.out):
             raise InputError(f"{file} holds no points for curves; --kind bars draws what it has")
 
 
 def _name(result: Result, several: bool, common: Variant) -> str:
     own = str(result.variant.beyond(common))
     where = f"({result.dataset}, {result.memory})" if several else ""
-    return plain(" ".join(filter(None, [result.method, own, where])))
+    return printable(" ".join(filter(None, [result.method, own, where])))
 
 
 def _colours(groups: dict[str, list[Result]]) -> list[Any]:
@@ -163,9 +163,9 @@ def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def stream_map(shown_stream: Stream, output: Path) -> None:
+def draw_stream_map(shown_stream: Stream, output: Path) -> None:
     """Class against time: how many samples of each class come in each stretch of the stream."""
-    check_suffix(output)
+    expect_picture_suffix(output)
     columns = min(len(shown_stream), MOST_COLUMNS)
     counts = np.zeros((shown_stream.dataset.classes, columns))
     for step in range(len(shown_stream)):
@@ -184,15 +184,15 @@ def stream_map(shown_stream: Stream, output: Path) -> None:
                 axes.axvline(step, color="0.5", linewidth=0.6, linestyle=":")
         told = "boundaries told" if shown_stream.boundaries else "boundaries not told"
         axes.set(xlabel="batches", ylabel="class", title=f"{shown_stream.spec['stream']}, {told}")
-        save(figure, output)
+        save_figure(figure, output)
 
 
-def save(figure: Figure, output: Path) -> None:
+def save_figure(figure: Figure, output: Path) -> None:
     """The whole picture, or the one that was there before."""
     drawn = io.BytesIO()  # what draws would turn a full disk into an error that does not say so
     figure.savefig(drawn, format=output.suffix[1:].lower())
     write_output(output, drawn.getbuffer())
 
 
-def check_suffix(output: Path) -> None:
+def expect_picture_suffix(output: Path) -> None:
     expect_suffix(output, "a picture", ".png", ".svg", ".pdf")

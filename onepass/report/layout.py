@@ -8,12 +8,12 @@ from dataclasses import replace
 from statistics import mean
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.text import plain, rate
+from onepass.base.text import format_rate, printable
 from onepass.learning import registry
-from onepass.report.pivot import pivoted
-from onepass.report.rows import KEYS, Row, Spread
+from onepass.report.pivot import pivot_rows
+from onepass.report.rows import ROW_KEYS, Row, Spread
 from onepass.report.significance import COLUMNS as COMPARING
-from onepass.report.significance import compared, explained
+from onepass.report.significance import compare_paired, explain_columns
 from onepass.report.table import Cell, Table
 from onepass.runs.spec import COMMON
 
@@ -21,72 +21,74 @@ COLUMNS = (
     *("method", "variant", "dataset", "memory", "accuracy", "forgetting", "any-time", "n"),
     *("seconds", "steps/s", "passes/sample", "kept", "device"),
 )
-MORE = ("seconds", "device")  # of which these are shown only if they are asked for
-OF_STEPS = ("seconds", "passes/sample")  # what a run spends beside its steps is not in these
+HIDDEN = ("seconds", "device")  # of which these are shown only if they are asked for
+STEP_COSTS = ("seconds", "passes/sample")  # what a run spends beside its steps is not in these
 RANKED = ("accuracy", "any-time")  # not forgetting: who learns nothing has nothing to forget
 log = logging.getLogger("onepass")
-Published = Callable[[Row], tuple[str, str]]  # what others found for a row, and why to doubt it
+PublishedLookup = Callable[
+    [Row], tuple[str, str]
+]  # what others found for a row, and why to doubt it
 
 
-def grid(
+def make_table(
     rows: Sequence[Row],
     *,
-    beside: Sequence[str] = (),
-    apart: bool = False,
+    against: Sequence[str] = (),
+    numeric: bool = False,
     per_run: bool = False,
     columns: Sequence[str] = (),
     pivot: str | None = None,
-    published: Published | None = None,
+    published: PublishedLookup | None = None,
 ) -> Table:
     """Returns rows as cells: of these columns, or of the usual ones, with a column of variants only
     if there are any. `published` gives figures to stand beside ours; `beside` is a method (or one
     variant: `gsa tuned`) to compare with. `apart` puts means and deviations in columns of their
     own, for programs to read; `per_run`: each row is of one run. `pivot` puts what differs in that
     side by side."""
-    lines = [_cells(row, apart) for row in rows]
+    lines = [_cells(row, numeric) for row in rows]
     if per_run:
-        lines = [_of_one_run(row, line) for row, line in zip(rows, lines, strict=True)]
-    elif not apart:
-        _rank(rows, lines)
+        lines = [_single_run_cells(row, line) for row, line in zip(rows, lines, strict=True)]
+    elif not numeric:
+        _mark_best_per_column(rows, lines)
     notes = []
     if published:
-        doubts = _published(rows, lines, published, apart)
+        doubts = _add_published(rows, lines, published, numeric)
         notes += doubts if "published" in (columns or ["published"]) else []
-    notes += _put_beside(rows, lines, beside, columns, apart)
-    check_columns(columns, lines[0])
+    notes += _add_comparison(rows, lines, against, columns, numeric)
+    expect_columns(columns, lines[0])
     if pivot:
-        missing = "" if apart else "-"
-        made = pivoted(rows, lines, pivot, columns=columns, missing=missing, notes=notes)
+        missing = "" if numeric else "-"
+        made = pivot_rows(rows, lines, pivot, columns=columns, missing=missing, notes=notes)
     else:
-        made = _one_below_the_other(rows, lines, columns, notes, apart)
-    return replace(made, notes=[*made.notes, *_of_training_at_scores(rows, made.header)])
+        made = _stack(rows, lines, columns, notes, numeric)
+    return replace(made, notes=[*made.notes, *_notes_on_scoring_cost(rows, made.header)])
 
 
-def _one_below_the_other(
+def _stack(
     rows: Sequence[Row],
     lines: Sequence[Mapping[str, str]],
     columns: Sequence[str],
     notes: Sequence[tuple[str, str]],
-    apart: bool,
+    numeric: bool,
 ) -> Table:
     hidden = [] if any(row.variant for row in rows) else ["variant"]
-    hidden += [] if apart else MORE
+    hidden += [] if numeric else HIDDEN
     header = list(columns) or [name for name in lines[0] if name not in hidden]
-    if said := _said_of_likes(lines, header):
-        if apart:  # where there is no room for notes
+    if said := _note_on_lookalikes(lines, header):
+        if numeric:  # where there is no room for notes
             log.warning(said)
         notes = [*notes, ("", said)]
     return Table(header, [[line[name] for name in header] for line in lines], notes=notes)
 
 
-def _of_training_at_scores(rows: Sequence[Row], shown: Sequence[str]) -> list[tuple[str, str]]:
+def _notes_on_scoring_cost(rows: Sequence[Row], shown: Sequence[str]) -> list[tuple[str, str]]:
     """Says what the cost of a method leaves out that trains for its scores."""
-    if not any(name in shown for name in OF_STEPS):
+    if not any(name in shown for name in STEP_COSTS):
         return []
     training: dict[str, list[Row]] = {}
     for row in rows:
         if row.trained_at_scores:
-            training.setdefault(plain(row.method), []).append(row)
+            training.setdefault(printable(row.method), []).append(row)
     return [
         (
             "",
@@ -111,9 +113,9 @@ def _range(values: Iterable[float]) -> str:
     return " to ".join(f"{one:,}".replace(",", " ") for one in ends)
 
 
-def _said_of_likes(lines: Sequence[Mapping[str, str]], shown: Sequence[str]) -> str:
+def _note_on_lookalikes(lines: Sequence[Mapping[str, str]], shown: Sequence[str]) -> str:
     """Rows that are told apart by what is not shown look as if one thing had two results."""
-    keys = [name for name in (*KEYS, "seed") if name in lines[0]]
+    keys = [name for name in (*ROW_KEYS, "seed") if name in lines[0]]
     seen: dict[tuple[str, ...], Mapping[str, str]] = {}
     differing: dict[str, None] = {}
     for line in lines:
@@ -124,15 +126,15 @@ def _said_of_likes(lines: Sequence[Mapping[str, str]], shown: Sequence[str]) -> 
     return f"Rows that look alike differ in {', '.join(differing)}: add that to --columns."
 
 
-def _of_one_run(row: Row, line: dict[str, str]) -> dict[str, str]:
+def _single_run_cells(row: Row, line: dict[str, str]) -> dict[str, str]:
     """With the seed in the place of n, no deviations, and where the run is."""
     (seed,) = row.accuracies
     kept = {name: cell for name, cell in line.items() if not name.endswith(" sd")}
     renamed = {("seed" if name == "n" else name): cell for name, cell in kept.items()}
-    return {**renamed, "seed": str(seed), "where": plain(row.first.out)}
+    return {**renamed, "seed": str(seed), "where": printable(row.first.out)}
 
 
-def _rank(rows: Sequence[Row], lines: Sequence[dict[str, str]]) -> None:
+def _mark_best_per_column(rows: Sequence[Row], lines: Sequence[dict[str, str]]) -> None:
     """The best and the second of each column, among rows of one stream and memory; references that
     are not online are no rivals."""
     rivals: dict[tuple[str, int], list[int]] = {}
@@ -142,16 +144,16 @@ def _rank(rows: Sequence[Row], lines: Sequence[dict[str, str]]) -> None:
             rivals.setdefault((row.stream, row.memory), []).append(number)
     for group in rivals.values():
         for name in RANKED:
-            cells = ranked([lines[number][name] for number in group])
+            cells = mark_best([lines[number][name] for number in group])
             for number, cell in zip(group, cells, strict=True):
                 lines[number][name] = cell
 
 
-def ranked(cells: Sequence[str]) -> list[str]:
+def mark_best(cells: Sequence[str]) -> list[str]:
     """The same cells, of which the highest is known as such, and the second if there is a third;
     by the means as they are shown, so that what looks the same ranks the same.
 
-    >>> [getattr(cell, "rank", 0) for cell in ranked(["3.1", "-", "9.0 ± 1.0", "3.1"])]
+    >>> [getattr(cell, "rank", 0) for cell in mark_best(["3.1", "-", "9.0 ± 1.0", "3.1"])]
     [2, 0, 1, 2]
     """
     values = [None if cell == "-" else float(cell.split()[0]) for cell in cells]
@@ -170,42 +172,42 @@ def ranked(cells: Sequence[str]) -> list[str]:
 # ---- beside other figures
 
 
-def _put_beside(
+def _add_comparison(
     rows: Sequence[Row],
     lines: Sequence[dict[str, str]],
-    beside: Sequence[str],
+    against: Sequence[str],
     columns: Sequence[str],
-    apart: bool,
+    numeric: bool,
 ) -> list[tuple[str, str]]:
     """Adds columns, and returns notes on those that are shown: all, if none is chosen."""
-    if len(set(beside)) > 1:
-        raise InputError(f"a table is tested against one method, not {len(set(beside))}")
+    if len(set(against)) > 1:
+        raise InputError(f"a table is tested against one method, not {len(set(against))}")
     notes: list[tuple[str, str]] = []
-    for name in beside[:1]:
-        left_out = _compare(rows, lines, name, apart)
-        said = explained(columns or COMPARING)
+    for name in against[:1]:
+        left_out = _add_comparison_columns(rows, lines, name, numeric)
+        said = explain_columns(columns or COMPARING)
         notes += [("", f"Compared with {name}. {said}"), *left_out] if said else []
     return notes
 
 
-def _published(
-    rows: Sequence[Row], lines: Sequence[dict[str, str]], published: Published, apart: bool
+def _add_published(
+    rows: Sequence[Row], lines: Sequence[dict[str, str]], published: PublishedLookup, numeric: bool
 ) -> list[tuple[str, str]]:
     """Adds a column, and returns notes on what is doubtful in it."""
-    letters = Letters()
+    letters = NoteLetters()
     for row, line in zip(rows, lines, strict=True):
         figures, doubts = published(row)
-        note = letters[doubts] if doubts and not apart else ""
+        note = letters[doubts] if doubts and not numeric else ""
         line["published"] = Cell(figures or "-", note=note)
-        if apart:
+        if numeric:
             line["doubt"] = doubts
     return letters.notes
 
 
-class Letters(dict[str, str]):
+class NoteLetters(dict[str, str]):
     """A letter for each text, in the order in which they are first asked for.
 
-    >>> letters = Letters()
+    >>> letters = NoteLetters()
     >>> letters["one"], letters["other"], letters["one"]
     ('a', 'b', 'a')
     """
@@ -219,8 +221,8 @@ class Letters(dict[str, str]):
         return [(letter, f"doubtful: {text}.") for text, letter in self.items()]
 
 
-def _compare(
-    rows: Sequence[Row], lines: Sequence[dict[str, str]], name: str, apart: bool
+def _add_comparison_columns(
+    rows: Sequence[Row], lines: Sequence[dict[str, str]], name: str, numeric: bool
 ) -> list[tuple[str, str]]:
     """Adds the columns of paired tests against the rows of a method, or against one variant of it
     (`gsa common` is the one that has nothing otherwise than by default), and says which rows they
@@ -234,11 +236,11 @@ def _compare(
         raise UnknownNameError("row to compare with", name, valid)
     several = False
     for row, line in zip(rows, lines, strict=True):
-        found = _comparable(row, theirs)
+        found = _rows_to_compare_with(row, theirs)
         several = several or len(found) > 1
         other = found[0] if len(found) == 1 else None
-        line.update(_comparison_cells(row, None if other is row else other, apart))
-    notes = _of_own_variants(theirs)
+        line.update(_comparison_cells(row, None if other is row else other, numeric))
+    notes = _notes_on_own_variants(theirs)
     if several:
         told = (
             f"{method} has several variants here: where none is that of the row itself, there is "
@@ -248,28 +250,28 @@ def _compare(
     return notes
 
 
-def _of_own_variants(theirs: Sequence[Row]) -> list[tuple[str, str]]:
+def _notes_on_own_variants(theirs: Sequence[Row]) -> list[tuple[str, str]]:
     """Says that variants of the method that others are compared with have no comparison."""
     variants = {
         str(row.variant)
         for row in theirs
-        for one in _of_the_same_stream(row, theirs)
+        for one in _rows_of_same_stream(row, theirs)
         if one.variant != row.variant
     }
     if not variants:
         return []
-    names = [plain(f"{theirs[0].method} {variant or COMMON}") for variant in sorted(variants)]
+    names = [printable(f"{theirs[0].method} {variant or COMMON}") for variant in sorted(variants)]
     told = f"Not compared with each other: {', '.join(names)}."
     return [("", f"{told} --against '{names[0]}' compares all with that one.")]
 
 
-def _comparable(row: Row, theirs: Sequence[Row]) -> list[Row]:
+def _rows_to_compare_with(row: Row, theirs: Sequence[Row]) -> list[Row]:
     """Those of the same stream; of several, those of the same variant."""
-    found = _of_the_same_stream(row, theirs)
+    found = _rows_of_same_stream(row, theirs)
     return [one for one in found if one.variant == row.variant] or found
 
 
-def _of_the_same_stream(row: Row, theirs: Sequence[Row]) -> list[Row]:
+def _rows_of_same_stream(row: Row, theirs: Sequence[Row]) -> list[Row]:
     """Those that learned it with the same memory, or with none."""
     return [
         one
@@ -278,23 +280,23 @@ def _of_the_same_stream(row: Row, theirs: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _comparison_cells(row: Row, other: Row | None, apart: bool) -> dict[str, str]:
-    found = compared(row.accuracies, other.accuracies if other else {})
+def _comparison_cells(row: Row, other: Row | None, numeric: bool) -> dict[str, str]:
+    found = compare_paired(row.accuracies, other.accuracies if other else {})
     spread = Spread.over(found.differences)
     pairs = str(len(found.differences) or "")
     tests = {"p (t-test)": found.t_test, "p (Wilcoxon)": found.wilcoxon}
-    if apart:
+    if numeric:
         p_values = {name: "" if p is None else f"{p:.4g}" for name, p in tests.items()}
-        return {**_numbers({"difference": spread}), "pairs": pairs, **p_values}
+        return {**_numeric_cells({"difference": spread}), "pairs": pairs, **p_values}
     shown = f"{'+' if spread.mean >= 0 else ''}{spread}" if spread else "-"
     return {
         "difference": shown,
         "pairs": pairs or "-",
-        **{name: probability(p) for name, p in tests.items()},
+        **{name: format_p_value(p) for name, p in tests.items()},
     }
 
 
-def probability(p: float | None) -> str:
+def format_p_value(p: float | None) -> str:
     """>>> probability(None), probability(0.0123), probability(1e-6)
     ('-', '0.012', '<0.001')
     """
@@ -303,38 +305,38 @@ def probability(p: float | None) -> str:
     return f"{p:.3f}" if p >= 0.001 else "<0.001"
 
 
-def check_columns(names: Iterable[str], valid: Iterable[str]) -> None:
+def expect_columns(names: Iterable[str], valid: Iterable[str]) -> None:
     known = list(valid)
     for name in names:
         if name not in known:
             raise UnknownNameError("column", name, known)
 
 
-def _cells(row: Row, apart: bool) -> dict[str, str]:
+def _cells(row: Row, numeric: bool) -> dict[str, str]:
     measured = {
         "accuracy": row.accuracy,
         "forgetting": row.over("forgetting"),
         "any-time": row.over("anytime_accuracy"),
     }
-    shown = {name: _of_so_many(spread, len(row.results)) for name, spread in measured.items()}
+    shown = {name: _with_count(spread, len(row.results)) for name, spread in measured.items()}
     seconds = row.over("seconds")
     return {
-        "method": plain(row.method),
-        "variant": plain(str(row.variant)),
-        "dataset": plain(row.dataset),
+        "method": printable(row.method),
+        "variant": printable(str(row.variant)),
+        "dataset": printable(row.dataset),
         "memory": str(row.memory),
-        **(_numbers(measured) if apart else shown),
+        **(_numeric_cells(measured) if numeric else shown),
         "n": str(len(row.results)),
-        **(_numbers({"seconds": seconds}) if apart else {"seconds": str(seconds or "-")}),
-        **(_costs_apart(row) if apart else _costs(row)),
-        "device": plain(row.device),
+        **(_numeric_cells({"seconds": seconds}) if numeric else {"seconds": str(seconds or "-")}),
+        **(_numeric_costs(row) if numeric else _costs(row)),
+        "device": printable(row.device),
     }
 
 
-def _of_so_many(spread: Spread | None, runs: int) -> str:
+def _with_count(spread: Spread | None, runs: int) -> str:
     """With how many of the runs have it, if it is not all.
 
-    >>> _of_so_many(Spread(5.0, None, 1), 3), _of_so_many(None, 3)
+    >>> _with_count(Spread(5.0, None, 1), 3), _with_count(None, 3)
     ('5.0 (1 of 3)', '-')
     """
     if spread is None:
@@ -347,13 +349,13 @@ def _costs(row: Row) -> dict[str, str]:
     passes = [f"{trained:.1f}"] if trained is not None else ["-"]
     passes += [f"{scored:.1f}"] if scored else []
     return {
-        "steps/s": "-" if speed is None else rate(speed),
+        "steps/s": "-" if speed is None else format_rate(speed),
         "passes/sample": " + ".join(passes),
         "kept": _size(row.kept or 0),
     }
 
 
-def _costs_apart(row: Row) -> dict[str, str]:
+def _numeric_costs(row: Row) -> dict[str, str]:
     speed, trained, scored = _speed(row), row.first.trained_per_sample, row.first.scored_per_sample
     return {
         "steps/s": "" if speed is None else f"{speed:.4f}",
@@ -380,7 +382,7 @@ def _size(count: int) -> str:
     return f"{count / unit:.1f} {name}"
 
 
-def _numbers(measured: dict[str, Spread | None]) -> dict[str, str]:
+def _numeric_cells(measured: dict[str, Spread | None]) -> dict[str, str]:
     numbers: dict[str, float | None] = {}
     for name, spread in measured.items():
         numbers[name] = spread.mean if spread else None

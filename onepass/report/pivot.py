@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from onepass.base.text import plain
-from onepass.report.rows import KEYS, Row
+from onepass.base.text import printable
+from onepass.report.rows import ROW_KEYS, Row
 from onepass.report.table import Table
 from onepass.runs.spec import Job
 
@@ -14,7 +14,7 @@ NONE = "M=0"  # a method that keeps nothing is the same run for every memory
 SPREAD = "± is the standard deviation over n seeds."
 
 
-def pivoted(
+def pivot_rows(
     rows: Sequence[Row],
     lines: Sequence[Mapping[str, str]],
     over: str,
@@ -31,7 +31,7 @@ def pivoted(
     for line, (group, keys) in zip(lines, split, strict=True):
         found.setdefault(tuple(keys.values()), {})[group] = line
     groups = _groups(rows, [group for group, _ in split], over)
-    names = [name for name in columns or _measured(lines[0]) if name not in KEYS]
+    names = [name for name in columns or _measured(lines[0]) if name not in ROW_KEYS]
     body = [
         [
             *key,
@@ -74,10 +74,10 @@ def _measured(line: Mapping[str, str]) -> list[str]:
 
 def _split(row: Row, line: Mapping[str, str], over: str) -> tuple[str, dict[str, str]]:
     """Returns the row's column group and its remaining keys."""
-    keys = {name: line[name] for name in KEYS}
+    keys = {name: line[name] for name in ROW_KEYS}
     if over == "memory":
         return f"M={keys.pop('memory')}", keys
     if over == "dataset":
         return keys.pop("dataset"), keys
-    keys["variant"] = plain(str(row.variant.without("stream")))
-    return plain(row.variant.get("stream", Job.stream)), keys
+    keys["variant"] = printable(str(row.variant.without("stream")))
+    return printable(row.variant.get("stream", Job.stream)), keys

@@ -18,9 +18,9 @@ from onepass.runs import lines
 from onepass.runs.result import Result
 from onepass.runs.variant import FOLDER, REVISION, Variant
 
-KEYS = ("method", "variant", "dataset", "memory")  # which tell rows apart
+ROW_KEYS = ("method", "variant", "dataset", "memory")  # which tell rows apart
 # Settings that follow from the rest, or say how a run is carried out, which the variant names.
-NOT_CHOSEN = {"seed", "device", "memory", "mean", "std", "precision", "engine"}
+IMPLIED = {"seed", "device", "memory", "mean", "std", "precision", "engine"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Row:
         first = self.first
         return json.dumps(
             [
-                *(_data_of(first), first.stream, first.stream_settings, first.tasks),
+                *(_data_identity(first), first.stream, first.stream_settings, first.tasks),
                 *(first.batch, first.boundaries, first.validation, first.samples),
             ],
             sort_keys=True,
@@ -133,13 +133,13 @@ class Row:
 
 def summarise(results: Sequence[Result], *, per_run: bool = False) -> list[Row]:
     """A row for each group of runs, or for each run."""
-    groups = grouped(results)
+    groups = group_by_row(results)
     if per_run:
         groups = [[run] for group in groups for run in group]
     return [Row(group) for group in groups]
 
 
-def grouped(results: Sequence[Result]) -> list[list[Result]]:
+def group_by_row(results: Sequence[Result]) -> list[list[Result]]:
     """The results of each row: those of one method, revision, variant, dataset and memory, in the
     order in which they first come. A run that lies in two folders, or that was made for two
     memories and uses none, counts once. Of two datasets with the same name each is shown by more of
@@ -147,7 +147,7 @@ def grouped(results: Sequence[Result]) -> list[list[Result]]:
     settings that differ in spite of it."""
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Result]] = {}
     revisions: dict[tuple[Any, ...], set[int]] = {}
-    for named in told_apart(results):
+    for named in with_distinct_datasets(results):
         key = (named.dataset, named.memory, named.method, str(named.variant))
         same = (named.seed, named.state_sha256, named.accuracy)
         groups.setdefault((*key, named.revision), {}).setdefault(same, named)
@@ -155,17 +155,17 @@ def grouped(results: Sequence[Result]) -> list[list[Result]]:
     return [
         row
         for key, group in groups.items()
-        for alike in _of_the_same_settings(
+        for alike in _split_by_settings(
             [_with_revision(result, revisions[key[:-1]]) for result in group.values()]
         )
-        for row in _one_of_each_seed(alike)
+        for row in _split_repeated_seeds(alike)
     ]
 
 
-def told_apart(results: Sequence[Result]) -> list[Result]:
+def with_distinct_datasets(results: Sequence[Result]) -> list[Result]:
     """The same, but that two datasets have two names."""
-    names = _names_of_data(results)
-    return [replace(one, dataset=names[one.dataset, _data_of(one)]) for one in results]
+    names = _dataset_names(results)
+    return [replace(one, dataset=names[one.dataset, _data_identity(one)]) for one in results]
 
 
 def _with_revision(result: Result, shown: set[int]) -> Result:
@@ -178,12 +178,12 @@ def _with_revision(result: Result, shown: set[int]) -> Result:
     return replace(result, variant=Variant(told | result.variant))
 
 
-def _of_the_same_settings(runs: list[Result]) -> list[list[Result]]:
+def _split_by_settings(runs: list[Result]) -> list[list[Result]]:
     """One row, unless settings differ that the variant does not name: a preset has changed between
     two runs. Then they are part of it, and old lines, which do not tell their settings, are a
     row of their own."""
     told = [run.settings for run in runs if run.settings] or [{}]
-    shared = set.intersection(*map(set, told)) - NOT_CHOSEN
+    shared = set.intersection(*map(set, told)) - IMPLIED
     differing = sorted(name for name in shared if any(one[name] != told[0][name] for one in told))
     rows: dict[str, list[Result]] = {}
     for run in runs:
@@ -193,42 +193,42 @@ def _of_the_same_settings(runs: list[Result]) -> list[list[Result]]:
     return list(rows.values())
 
 
-def _data_of(result: Result) -> str:
+def _data_identity(result: Result) -> str:
     """Which data: a name of ours, or what the user's own hold; of an older run, where they lay."""
     own = is_path(result.dataset_identity)
     return (result.data_sha256 if own else "") or result.dataset_identity
 
 
-def _names_of_data(results: Sequence[Result]) -> dict[tuple[str, str], str]:
+def _dataset_names(results: Sequence[Result]) -> dict[tuple[str, str], str]:
     """How each dataset is shown, by its name and by which data it is: those that share a name, by
     the ends of their paths, and if they also lay at one place, one after another, by what they
     hold."""
     places: dict[str, dict[str, str]] = {}
     for result in results:
         same_name = places.setdefault(result.dataset, {})
-        same_name.setdefault(_data_of(result), result.dataset_identity)
+        same_name.setdefault(_data_identity(result), result.dataset_identity)
     shown = {}
     for name, found in places.items():
         taken = Counter(found.values())
-        ends = _told_apart(set(taken)) if len(found) > 1 else dict.fromkeys(taken, name)
+        ends = _distinct_endings(set(taken)) if len(found) > 1 else dict.fromkeys(taken, name)
         for which, place in found.items():
             shown[name, which] = ends[place] + (f" {which[:8]}" if taken[place] > 1 else "")
     return shown
 
 
-def _one_of_each_seed(runs: list[Result]) -> list[list[Result]]:
+def _split_repeated_seeds(runs: list[Result]) -> list[list[Result]]:
     """One row, unless a seed has several results, of two versions say: these are not two seeds.
     Then each folder of runs, or file of lines, is a row, and its name is part of the variant."""
     if len({run.seed for run in runs}) == len(runs):
         return [runs]
     folders: dict[str, list[Result]] = {}
     for run in runs:
-        place = lines.file_of(run.out) or str(Path(run.out).parent)
+        place = lines.file_of_line(run.out) or str(Path(run.out).parent)
         folders.setdefault(place, []).append(run)
     rows = {folder: _first_of_each_seed(inside) for folder, inside in folders.items()}
     if len(rows) == 1:
         return list(rows.values())
-    ends = _told_apart(set(rows))
+    ends = _distinct_endings(set(rows))
     return [
         [replace(run, variant=Variant(run.variant | {FOLDER: ends[folder]})) for run in row]
         for folder, row in rows.items()
@@ -246,13 +246,13 @@ def _first_of_each_seed(runs: list[Result]) -> list[Result]:
     return list(first.values())
 
 
-def _told_apart(paths: set[str]) -> dict[str, str]:
+def _distinct_endings(paths: set[str]) -> dict[str, str]:
     """As much of the end of each path as makes them differ; all of it where one place is written in
     two ways.
 
-    >>> sorted(_told_apart({"/data/a/pets", "/data/b/pets"}).values())
+    >>> sorted(_distinct_endings({"/data/a/pets", "/data/b/pets"}).values())
     ['a/pets', 'b/pets']
-    >>> sorted(_told_apart({"/data/pets", "/data/pets/"}).values())
+    >>> sorted(_distinct_endings({"/data/pets", "/data/pets/"}).values())
     ['/data/pets', '/data/pets/']
     """
     parts = {path: Path(path).parts for path in paths}

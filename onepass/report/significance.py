@@ -21,7 +21,7 @@ COLUMNS = (*COUNTED, *TESTS)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """Differences by seed, and how likely such ones are if there is none; None: too few pairs, or
     all of them the same."""
 
@@ -30,10 +30,10 @@ class Comparison:
     wilcoxon: float | None
 
 
-def explained(columns: Sequence[str]) -> str:
+def explain_columns(columns: Sequence[str]) -> str:
     """What those of a table's columns mean that compare; nothing if none does.
 
-    >>> explained(["method", "pairs", "p (t-test)"])
+    >>> explain_columns(["method", "pairs", "p (t-test)"])
     'Pairs: seeds that both have. p: two-sided, by the paired t-test (3 pairs or more); not
     corrected for the number of comparisons.'
     """
@@ -44,16 +44,16 @@ def explained(columns: Sequence[str]) -> str:
     return " ".join(said)
 
 
-def compared(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Comparison:
+def compare_paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedComparison:
     """Two rows' values, by seed.
 
-    >>> compared({0: 3.0, 1: 5.0, 2: 4.0, 7: 9.0}, {0: 2.0, 1: 3.0, 2: 1.0}).differences
+    >>> compare_paired({0: 3.0, 1: 5.0, 2: 4.0, 7: 9.0}, {0: 2.0, 1: 3.0, 2: 1.0}).differences
     (1.0, 2.0, 3.0)
     """
     shared = sorted(ours.keys() & theirs.keys())
     differences = tuple(round(ours[seed] - theirs[seed], DIGITS) for seed in shared)
     if len(set(differences)) < 2:
-        return Comparison(differences, None, None)
+        return PairedComparison(differences, None, None)
     from scipy import stats
 
     t_test = wilcoxon = None
@@ -61,4 +61,4 @@ def compared(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Comparis
         t_test = float(stats.ttest_1samp(differences, 0.0).pvalue)
     if sum(one != 0 for one in differences) >= FEWEST_FOR_RANKS:
         wilcoxon = float(stats.wilcoxon(differences).pvalue)
-    return Comparison(differences, t_test, wilcoxon)
+    return PairedComparison(differences, t_test, wilcoxon)

@@ -1,2 +1,2 @@
-"""One run: what is asked (`spec`), how it is carried out (`execute`), what came out (`result`), and
-where that lies (`folder`, `lines`). Modules here import `evaluation` and what is below it."""
+"""One run: its settings (`spec`), its execution (`execute`), its outcome (`result`), and its files
+(`folder`, `lines`). Modules here import `evaluation` and layers below it."""

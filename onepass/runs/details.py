@@ -1,4 +1,4 @@
-"""All that is known of one run, and what differs between two."""
+"""Shows one run in full, and the differences between two runs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ NAMES = {
     "bits": "params_sha256 state_sha256 points dropped",
 }
 STREAM = "stream tasks batch boundaries"
-# Which of them say what was asked and where, and not what came out.
-ASKED = ("run", "stream", "settings", "machine")
-# What is another one in any two runs, or follows from the rest.
-BESIDE = frozenset(["identity", "started", "dirty", "samples", "classes"])
-ASKED_OF_THE_RUN = frozenset(["seed", "device", "memory"])  # which passes them on
-COMPARED = ("accuracy", "anytime_accuracy", "forgetting", "seconds", "steps_per_second")
+# The sections that describe the job and the machine, not the outcome
+COMPARED_SECTIONS = ("run", "stream", "settings", "machine")
+# Values that differ between any two runs, or that follow from others
+NOT_COMPARED = frozenset(["identity", "started", "dirty", "samples", "classes"])
+# Settings of the learner that the job passes on; they are compared in the section "run".
+PASSED_BY_THE_JOB = frozenset(["seed", "device", "memory"])
+OUTCOMES = ("accuracy", "anytime_accuracy", "forgetting", "seconds", "steps_per_second")
 
 
 def details(entry: FoundRun) -> Sections:
-    """Everything, by subject; a section of which nothing is known is left out."""
+    """Returns all that is known of a run, by section; empty sections are left out."""
     job = entry.description.get("job")
     sources = (entry.values, job if isinstance(job, dict) else {}, entry.description)
 
@@ -51,33 +52,35 @@ def details(entry: FoundRun) -> Sections:
 
 
 def _stream(entry: FoundRun, known: dict[str, Any]) -> dict[str, Any]:
-    """As its table says; the record of a run also has what the stream made of it."""
-    table = entry.values.get("stream_settings")
+    """Returns the stream's settings, and the values that the stream derived from them, which only
+    run.json holds."""
+    settings = entry.values.get("stream_settings")
     recorded = entry.description.get("stream")
-    for one in (table, recorded):
-        if isinstance(one, dict):
-            known = {**known, **one}
+    for source in (settings, recorded):
+        if isinstance(source, dict):
+            known = {**known, **source}
     return known
 
 
 def differences(a: FoundRun, b: FoundRun) -> dict[str, tuple[Any, Any]]:
-    """What was asked otherwise, by section and name. What only one of two folders, or of two lines,
-    tells is a difference; a line beside a folder just knows less of its machine."""
-    one, other = details(a), details(b)
-    alike = bool(a.description) == bool(b.description)
+    """Returns the values in which two runs differ, as pairs by `section.name`. A value that only
+    one of two folders, or of two lines, holds is a difference. Between a folder and a line it is
+    not, because a line records less about its machine."""
+    details_a, details_b = details(a), details(b)
+    same_kind = bool(a.description) == bool(b.description)
     found = {}
-    for section in ASKED:
-        left, right = one.get(section, {}), other.get(section, {})
+    for section in COMPARED_SECTIONS:
+        left, right = details_a.get(section, {}), details_b.get(section, {})
         if left and right:
-            whole = alike or section == "settings"
-            names = left.keys() | right.keys() if whole else left.keys() & right.keys()
-            told = ASKED_OF_THE_RUN if section in ("settings", "stream") else frozenset()
-            for name in sorted(names - BESIDE - told):
+            all_names = same_kind or section == "settings"
+            names = left.keys() | right.keys() if all_names else left.keys() & right.keys()
+            elsewhere = PASSED_BY_THE_JOB if section in ("settings", "stream") else frozenset()
+            for name in sorted(names - NOT_COMPARED - elsewhere):
                 if left.get(name) != right.get(name):
                     found[f"{section}.{name}"] = (left.get(name), right.get(name))
     return found
 
 
 def outcomes(a: FoundRun, b: FoundRun) -> dict[str, tuple[Any, Any]]:
-    """What came of each, whether it differs or not."""
-    return {name: (a.get(name), b.get(name)) for name in COMPARED}
+    """Returns the outcomes of two runs as pairs, equal ones too."""
+    return {name: (a.get(name), b.get(name)) for name in OUTCOMES}

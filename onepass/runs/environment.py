@@ -1,4 +1,4 @@
-"""Where a run is computed: versions, machine, commit, and the state of a user's own method."""
+"""Where a run is computed: versions, machine, commit, and the source file of a user's method."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def versions() -> dict[str, str]:
     return {"onepass": __version__, "torch": str(torch.__version__)}
 
 
-def last_computed_by(described: dict[str, Any], since: OtherVersions) -> dict[str, Any]:
-    """Returns what run.json says, or, for a run that was resumed `--anyway`, what it last went on
-    with."""
+def last_versions(described: dict[str, Any], since: OtherVersions) -> dict[str, Any]:
+    """Returns run.json's content, with the versions of the last resumption if the run was resumed
+    with `--anyway`."""
     return {**described, **(since[-1] if since else {})}
 
 
-def source_of(method: str) -> str | None:
-    """Returns a digest of the file that defines a method of the user's; None for our own methods,
-    which go by their versions, and for a method that was typed at a prompt."""
+def method_source_digest(method: str) -> str | None:
+    """Returns a digest of the source file of a user's method. None for our own methods, which
+    their version identifies, and for a method that was typed at a prompt."""
     module = registry.get(method).learner.__module__
     if module.startswith("onepass."):
         return None
-    with suppress(OSError, TypeError):  # as inspect says that there is no file
+    with suppress(OSError, TypeError):  # inspect raises them if there is no file
         path = inspect.getsourcefile(sys.modules[module])
         return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()[:12]
     return None
 
 
-def surroundings() -> dict[str, Any]:
-    """Returns versions, machine and commit, which are needed to make a number again."""
+def describe_environment() -> dict[str, Any]:
+    """Returns versions, machine and commit: what one needs to reproduce a number."""
     import numpy as np
     import torch
 
@@ -58,12 +58,12 @@ def surroundings() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Returns its name and the widest instructions that torch uses there: another kind rounds
-    differently, so that a run with the same seed ends as if its seed were another."""
+    """Returns the name of the processor and the widest instruction set that torch uses on it.
+    Processors round differently, so the same seed gives another run on another kind."""
     import torch
 
     name = platform.processor()
-    with suppress(OSError):  # which tells more, on Linux
+    with suppress(OSError):  # on Linux this file has the full name
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
         name = next(iter(names), name)
@@ -71,7 +71,7 @@ def processor() -> str:
 
 
 def commit() -> dict[str, Any]:
-    """Returns the commit of the tree that runs and whether it had changes; None once installed."""
+    """Returns the commit of the source tree and whether it has changes; None once installed."""
     tree = Path(__file__).resolve().parents[2]
     if not (tree / ".git").exists():
         return {"commit": None, "dirty": None}

@@ -1,4 +1,4 @@
-"""How a job is carried out: from the data to the result, in a folder, resumable."""
+"""Executes a job in its run folder, from the data to the result, resumably."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from pathlib import Path
 from typing import Any
 
 from onepass.base import plugins
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.base.errors import CheckpointError, DataError, RunError, TooLargeError
 from onepass.base.text import shortened
 from onepass.evaluation import probes
 from onepass.evaluation.callbacks import Listener, Run
-from onepass.evaluation.callbacks.audience import check_keys
-from onepass.evaluation.loop import is_scored, walk
+from onepass.evaluation.callbacks.audience import expect_distinct_keys
+from onepass.evaluation.loop import is_scored, learn_and_score
 from onepass.evaluation.points import BEGINNING, Point
 from onepass.learning.checkpoint import file as checkpoints
 from onepass.learning.learner import Learner
 from onepass.runs.environment import (
     OtherVersions,
-    last_computed_by,
-    source_of,
-    surroundings,
+    describe_environment,
+    last_versions,
+    method_source_digest,
     versions,
 )
-from onepass.runs.folder import RunFolder, SoFar
-from onepass.runs.log import logged
-from onepass.runs.outcome import gpu_of, plain_settings, result_of
+from onepass.runs.folder import RunFolder, RunProgress
+from onepass.runs.log import log_run
+from onepass.runs.outcome import gpu_name, make_result, plain_settings
 from onepass.runs.recorder import Recorder
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.runs.result import Result
 from onepass.runs.spec import CheckpointEvery, Job
-from onepass.runs.status import check_same_run, shown
+from onepass.runs.status import abbreviated, expect_same_run
 from onepass.streams import Stream
 
 log = logging.getLogger("onepass")
-CALLED = {"source": "its method's file in the state"}
+DISPLAY_NAMES = {"source": "its method's file in the state"}
 
 
-def run(
+def run_job(
     job: Job,
     out: Path,
     *,
@@ -51,26 +51,26 @@ def run(
     anyway: bool = False,
     checkpoint: CheckpointEvery = "auto",
     listeners: Sequence[Listener] = (),
-    supplies: Supplies | None = None,
+    resources: RunResources | None = None,
 ) -> Result:
-    """Runs a job in its folder below `out`.
+    """Runs a job in its folder below `out`, and returns its result.
 
-    An existing run is an error, unless `resume`: then a finished run is returned as it is, a broken
-    one goes on after its last checkpoint, and a missing one starts; what an older revision of the
-    method has run stays beside it. A run of other data is refused, and so is one of other versions
-    of onepass or torch, unless `anyway`. `checkpoint` is the number of steps between checkpoints,
-    `auto` for one every ten seconds, None for none at all. `listeners` are told beside the job's
-    probes. `supplies` are what other runs of this process share with it.
+    An existing run is an error, unless `resume`: then a finished run returns its result, an
+    interrupted run continues from its last checkpoint, and a missing one starts. A run of an older
+    revision of the method keeps its own folder. A run on other data is refused; so is a run with
+    other versions of onepass or torch, unless `anyway`. `checkpoint` is the number of steps between
+    checkpoints; `auto` means one every ten seconds, None means no checkpoint. `listeners` are
+    called besides the job's probes. `resources` are shared with other runs of this process.
     """
-    plugins.import_named(job.imports)
-    supplies = supplies or Supplies()
-    job = _known(job, out, supplies)
+    plugins.import_modules(job.imports)
+    resources = resources or RunResources()
+    job = _with_fingerprint(job, out, resources)
     folder = RunFolder.of(job, out)
     if not resume:
         folder.refuse_existing()
     found = folder.description()
     if found is not None:
-        check_same_run(folder, found, job)
+        expect_same_run(folder, found, job)
     finished = folder.result()
     if finished is not None:
         _versions_differ(folder, job, finished.other_versions, anyway)
@@ -78,35 +78,35 @@ def run(
             log.warning("%s was run without the probe %s", folder.path, ", ".join(sorted(missing)))
         return finished
     if found is not None:
-        _check_probes(folder, found, job)
-    observers = [*probes.made(job.probes), *listeners]
-    check_keys(observers)
-    stream, learner = supplies.take(job)
-    with _nothing_left_if_too_large(folder):
+        _expect_same_probes(folder, found, job)
+    observers = [*probes.make_probes(job.probes), *listeners]
+    expect_distinct_keys(observers)
+    stream, learner = resources.take(job)
+    with _removing_new_folder_if_too_large(folder):
         folder.make()
-        with folder.locked(), computing(job.threads, job.deterministic):
-            if meanwhile := folder.result():  # by another process
+        with folder.locked(), threads_and_determinism(job.threads, job.deterministic):
+            if meanwhile := folder.result():  # another process has just finished it
                 return meanwhile
-            return _carry_out(job, stream, learner, folder, observers, checkpoint, anyway)
+            return _train(job, stream, learner, folder, observers, checkpoint, anyway)
 
 
 @contextmanager
-def _nothing_left_if_too_large(folder: RunFolder) -> Iterator[None]:
-    """That there is no room for a step shows only when one is made. If it was the first, the folder
-    goes again, and so do those that had to be made for it."""
+def _removing_new_folder_if_too_large(folder: RunFolder) -> Iterator[None]:
+    """Removes the new run folder, and its new parents, if the first step fails for lack of RAM or
+    GPU memory. A step's need is known only once it runs."""
     missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
         yield
     except TooLargeError:
         if folder.path in missing and not folder.points():
             shutil.rmtree(folder.path)
-            with suppress(OSError):  # another run is in there
+            with suppress(OSError):  # a parent that holds another run stays
                 for path in missing[1:]:
                     path.rmdir()
         raise
 
 
-def _carry_out(
+def _train(
     job: Job,
     stream: Stream,
     learner: Learner,
@@ -115,22 +115,22 @@ def _carry_out(
     checkpoint: CheckpointEvery,
     anyway: bool,
 ) -> Result:
-    """From the last checkpoint, if there is one, to the result."""
+    """Trains from the last checkpoint, or from the start, and returns the result."""
     learner, before = _restore(folder, job, learner)
     if before is None:
         folder.describe(_describe(job, stream, learner))
-        before = SoFar(BEGINNING)
+        before = RunProgress(BEGINNING)
     elif _versions_differ(folder, job, before.other_versions, anyway):
         now: dict[str, int | str] = {"step": before.tick.step, **_computed_by(job)}
         before = replace(before, other_versions=[*before.other_versions, now])
     every = job.score_every(stream)
     recorder = Recorder(folder, listeners, before, checkpoint)
-    _check_points(folder, recorder.points, learner, stream, every, before.tick.step)
-    with logged(folder, before.tick.step):
+    _expect_all_points(folder, recorder.points, learner, stream, every, before.tick.step)
+    with log_run(folder, before.tick.step):
         audience = recorder.audience
         audience.load_state_dict(before.states)
         audience.started(Run(learner, stream, before.tick, job, folder.path))
-        for tick in walk(
+        for tick in learn_and_score(
             learner,
             stream,
             every=every,
@@ -139,76 +139,82 @@ def _carry_out(
             listener=audience,
         ):
             recorder.save(learner, tick)
-        result = result_of(job, stream, learner, recorder.points, folder.path)
+        result = make_result(job, stream, learner, recorder.points, folder.path)
         began = folder.description() or {}
-        result = replace(result, other_versions=recorder.other_versions, commit=_commit(began))
+        result = replace(result, other_versions=recorder.other_versions, commit=_commit_of(began))
         audience.finished(result)
         return replace(result, dropped=audience.dropped)
 
 
-# ---- what a folder holds already
+# ---- what the folder already holds
 
 
-def _known(job: Job, out: Path, supplies: Supplies) -> Job:
-    """The job with the fingerprint of its data. A finished run of a dataset that has a name needs
-    its data no more: where they are gone, the result is still a result."""
+def _with_fingerprint(job: Job, out: Path, resources: RunResources) -> Job:
+    """Returns the job with the fingerprint of its data. If the data of a named dataset are gone, a
+    finished run is still valid, and the job is returned without a fingerprint."""
     try:
-        return supplies.known(job)
+        return resources.with_fingerprint(job)
     except DataError:
-        if job.is_own or not RunFolder.of(job, out).result_file.exists():
+        if job.has_own_data or not RunFolder.of(job, out).result_file.exists():
             raise
-        log.warning("%s: %s is not here to be compared with", job.folder_name, job.dataset)
+        log.warning(
+            "%s: %s is not on this machine, so its data are not checked",
+            job.folder_name,
+            job.dataset,
+        )
         return job
 
 
-def _check_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
-    """What a probe did not see it cannot tell afterwards."""
+def _expect_same_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+    """Raises a RunError if a run was started with other probes: a probe has to see every step."""
     began = found.get("probes", [])
     if sorted(began) != sorted(job.probes):
-        with_these, now = (", ".join(sorted(names)) or "none" for names in (began, job.probes))
-        raise RunError(f"{folder.path} was begun with other probes: {with_these}, not {now}")
+        before, now = (", ".join(sorted(names)) or "none" for names in (began, job.probes))
+        raise RunError(f"{folder.path} was begun with other probes: {before}, not {now}")
 
 
 def _computed_by(job: Job) -> dict[str, str]:
-    """Versions, and the state of the file that a method of the user's own comes from."""
-    source = source_of(job.method)
+    """Returns the versions, and a digest of the source file if the method is the user's own."""
+    source = method_source_digest(job.method)
     return {**versions(), **({"source": source} if source else {})}
 
 
 def _versions_differ(folder: RunFolder, job: Job, since: OtherVersions, anyway: bool) -> bool:
-    """Whether this onepass, this torch or the user's method are others than those that the run last
-    went on with: other numbers may come of it, so it is refused, unless `anyway`. An old run may
-    not tell."""
-    last = last_computed_by(folder.description() or {}, since)
-    told = [
-        f"{CALLED.get(name, name)} {shortened(last[name])}, and this is {now}"
+    """Returns whether onepass, torch or the user's method have changed since the run last ran.
+    Because the numbers may change too, raises a RunError, unless `anyway`. A version that an old
+    run did not record counts as unchanged."""
+    last = last_versions(folder.description() or {}, since)
+    changes = [
+        f"{DISPLAY_NAMES.get(name, name)} {shortened(last[name])}, and this is {now}"
         for name, now in _computed_by(job).items()
         if last.get(name) not in (None, now)
     ]
-    if told and not anyway:
+    if changes and not anyway:
         raise RunError(
-            f"{folder.path} was run with {' and '.join(told)}, which may give other numbers; "
+            f"{folder.path} was run with {' and '.join(changes)}, which may give other numbers; "
             "--anyway resumes it all the same, --out elsewhere runs it anew"
         )
-    return bool(told)
+    return bool(changes)
 
 
-def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, SoFar | None]:
+def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, RunProgress | None]:
     saved = folder.load_checkpoint() if folder.description() is not None else None
     if saved is None:
         return learner, None
     content, progress = saved
-    wanted = checkpoints.content(learner)
+    wanted = checkpoints.checkpoint_content(learner)
     for name in ("method", "settings"):
         if content.get(name) != wanted[name]:
             raise CheckpointError(
                 f"{folder.checkpoint_file} belongs to another run: its {name} is "
-                f"{shown(content.get(name))}, not {shown(wanted[name])}"
+                f"{abbreviated(content.get(name))}, not {abbreviated(wanted[name])}"
             )
-    return checkpoints.restored(content, str(folder.checkpoint_file), device=job.device), progress
+    return checkpoints.learner_from_content(
+        content, str(folder.checkpoint_file), device=job.device
+    ), progress
 
 
-def _check_points(
+def _expect_all_points(
     folder: RunFolder,
     points: Sequence[Point],
     learner: Learner,
@@ -216,21 +222,22 @@ def _check_points(
     every: int | None,
     done: int,
 ) -> None:
-    """The result is made of all points: those before a stop must all be in the checkpoint."""
+    """Raises a CheckpointError unless the restored points are exactly those due after `done` steps:
+    the result needs all of them."""
     steps = range(1, min(done, len(stream)) + 1)
     due = [step for step in steps if is_scored(learner, stream, every, step)]
     if done > len(stream) or [point.step for point in points] != due:
         raise CheckpointError(f"{folder.checkpoint_file} does not hold all scores of its run")
 
 
-# ---- what is said of a run
+# ---- run.json
 
 
 def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
     return {
         **_computed_by(job),
         "identity": job.identity,
-        "job": job.known_by,
+        "job": job.identity_fields,
         "dataset": job.dataset_identity,
         "variant": str(job.variant),
         "probes": list(job.probes),
@@ -241,12 +248,12 @@ def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
         "steps": len(stream),
         "class_names": list(stream.dataset.class_names),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "gpu": gpu_of(learner),
-        **surroundings(),
+        "gpu": gpu_name(learner),
+        **describe_environment(),
     }
 
 
-def _commit(began: dict[str, Any]) -> str | None:
-    """Of the tree with which a run began."""
+def _commit_of(began: dict[str, Any]) -> str | None:
+    """Returns the commit with which a run began, with `-dirty` if the tree had changes."""
     commit = began.get("commit")
     return f"{commit}-dirty" if commit and began.get("dirty") else commit

@@ -1,7 +1,7 @@
-"""Runs where they lie, in folders and as lines of files: finished, broken or damaged.
+"""Finds runs in folders and in .jsonl files, whether finished, broken or damaged.
 
-Everything that reads results finds them here: lists, tables, figures, reports. There may be many
-thousand runs, so that no more is read of each than is asked for.
+Lists, tables, figures and reports all find their runs here. There may be many thousand, so each
+file is read only when a value from it is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from onepass.base import fileio
 from onepass.base.errors import RunError
-from onepass.base.text import natural, quoted
+from onepass.base.text import natural_sort_key, quoted
 from onepass.runs import lines
 from onepass.runs.folder import DAMAGED_NAME
 from onepass.runs.result import Result
@@ -30,8 +30,8 @@ OTHER_NAMES = {"any-time": "anytime_accuracy"}
 TAIL = 1 << 16  # bytes of events.jsonl, for its last line
 SET_ASIDE = "it was set aside as damaged"
 NUMBER = (int, float)
-# Every line of a run has these, of these types; a line without one of them is of something else,
-# such as a benchmark or a search.
+# Every line of a run has these fields. A line without one of them is not a run's: it comes from a
+# benchmark or a search, for example.
 NEEDED: dict[str, Any] = {
     "method": str,
     "dataset": str,
@@ -44,11 +44,11 @@ NEEDED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run, by the place where it lies: a folder, or FILE.jsonl:NUMBER.
+    """A run that was found, and `where`: its folder, or FILE.jsonl:NUMBER.
 
-    `values` are those of its result; of a broken run what its run.json says of the same names, and
-    how many of how many `steps_done`. `problem` says what is wrong with a damaged one; `foreign`
-    marks a line that is no run's.
+    `values` are the fields of its result. A broken run has no result: there `values` come from its
+    run.json, with `steps_done`. `problem` says what is wrong with a damaged run. `foreign` marks a
+    line that is not a run's.
     """
 
     where: str
@@ -60,14 +60,14 @@ class FoundRun:
 
     @property
     def has_result(self) -> bool:
-        """Whether something came out of it, damaged or not."""
+        """Whether the run has a result, damaged or not."""
         if self.state != "damaged" or self.folder is None:
             return self.state != "broken" and not self.foreign
         return self.problem != SET_ASIDE and Path(self.folder, RESULT).exists()
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """The content of run.json; nothing if there is none or it is damaged."""
+        """The content of run.json; empty if it is missing or damaged."""
         if self.folder is None or not (path := Path(self.folder, RUN)).is_file():
             return {}
         try:
@@ -77,17 +77,17 @@ class FoundRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments. An older line does not have them."""
+        """The arguments of the learner's constructor; empty for a line of an early version."""
         found = self.values.get("settings") or self.description.get("learner")
         return found if isinstance(found, dict) else {}
 
     def result(self) -> Result:
-        """Returns the result of a finished run; raises RunError if it is damaged."""
+        """Returns the result of a finished run; raises a RunError if it is damaged."""
         source = f"{self.folder}/{RESULT}" if self.folder else self.where
         if self.problem:
             raise RunError(f"{source} is damaged: {self.problem.removeprefix(f'{RESULT}: ')}")
         values = self.values
-        if self.folder and not values.get("settings"):  # an older result has them in run.json only
+        if self.folder and not values.get("settings"):  # early results have them in run.json only
             values = {**values, "settings": self.settings}
         return Result.read(values, self.where, source)
 
@@ -95,17 +95,17 @@ class FoundRun:
         return key in OWN or any(_bare(key) in source for source in self._sources(key))
 
     def get(self, key: str) -> Any:
-        """Returns a value of the result or a setting by its name (`lr`, or `settings.lr` where both
-        have one)."""
+        """Returns a value of the result or a setting, by its name. If both have the name,
+        `settings.NAME` means the setting."""
         if key in OWN:
             return getattr(self, key)
-        if key in self.values:  # nearly always, and very often
+        if key in self.values:  # the common case first: this method is called very often
             return self.values[key]
         name = _bare(key)
         return next((source[name] for source in self._sources(key) if name in source), None)
 
     def _sources(self, key: str) -> Iterator[dict[str, Any]]:
-        """Yields where it may stand; a later place is read only if it has to be."""
+        """Yields the dictionaries that may hold a key. Each is read only when it is reached."""
         if not key.startswith(SETTINGS):
             yield self.values
         yield self.settings
@@ -117,39 +117,42 @@ def _bare(key: str) -> str:
     return OTHER_NAMES.get(key, key.removeprefix(SETTINGS))
 
 
-def find(*paths: Path, parse: Parse = fileio.glanced) -> list[FoundRun]:
-    """Returns every run at or below folders, in natural order of their paths, and every line of
-    files, also of files in a folder. What lies at or below several of the paths comes once."""
+def find_runs(*paths: Path, parse: Parse = fileio.parse_json_fast) -> list[FoundRun]:
+    """Returns every run at or below the given folders, in natural order of their paths, and every
+    line of .jsonl files, given or found in a folder. A run below several paths comes once."""
     found: list[FoundRun] = []
     for path in paths:
         if path.is_dir():
-            found += sorted(_below(path, parse), key=lambda run: natural(run.where))
-        elif not lines.is_lines(path):
-            raise RunError(f"there is no folder {path}, and no .jsonl file of that name")
+            found += sorted(_below(path, parse), key=lambda run: natural_sort_key(run.where))
+        elif not lines.is_lines_file(path):
+            raise RunError(f"{path} is neither a folder nor a .jsonl file")
         else:
-            found += _lines(path, parse)
+            found += _runs_in_lines(path, parse)
     if not found:
         raise RunError(f"there is no run in {', '.join(map(str, paths))}")
     return list({run.where: run for run in found}.values())
 
 
-def find_one(name: str, paths: Sequence[Path] = ()) -> FoundRun:
-    """Returns a run by its folder, by FILE.jsonl:NUMBER, or by the first letters of its identity
-    (or of its state's checksum) among those in `paths`; raises RunError if it is damaged."""
-    file, folder = lines.file_of(name), Path(name)
+def find_run(name: str, paths: Sequence[Path] = ()) -> FoundRun:
+    """Returns the run that `name` names: a folder, FILE.jsonl:NUMBER, or the first letters of the
+    identity (or of the state's checksum) of a run in `paths`. Raises a RunError if it is
+    damaged."""
+    file, folder = lines.file_of_line(name), Path(name)
     if file:
-        found = [run for run in find(Path(file), parse=fileio.parsed) if run.where == name]
+        found = [run for run in find_runs(Path(file), parse=fileio.parse_json) if run.where == name]
         if not found:
             raise RunError(f"there is no line {name}")
     elif folder.is_dir():
-        found = list(_in(name, {path.name for path in folder.iterdir()}, fileio.parsed))
+        found = list(
+            _run_in_folder(name, {path.name for path in folder.iterdir()}, fileio.parse_json)
+        )
         if not found:
-            raise RunError(f"{name} is not a run's folder; onepass runs list shows what is in it")
+            raise RunError(f"{name} is not a run's folder; `onepass runs list` shows what is in it")
     else:
         found = _beginning_with(name, paths)
     run = found[0]
     if run.state != "broken":
-        run.result()  # refuses what is damaged
+        run.result()  # raises an error if the run is damaged
     return run
 
 
@@ -157,21 +160,21 @@ def _beginning_with(letters: str, paths: Sequence[Path]) -> list[FoundRun]:
     if not paths:
         raise RunError(
             f"{quoted(letters)} is neither a run's folder nor FILE.jsonl:NUMBER; to find a run by "
-            "the first letters of its identity, say also in which folders or files"
+            "the first letters of its identity, name the folders or files to search too"
         )
     known: dict[str, list[FoundRun]] = {}
-    for run in find(*paths, parse=fileio.parsed):
+    for run in find_runs(*paths, parse=fileio.parse_json):
         for key in ("identity", "state_sha256"):
             if str(run.get(key) or "").startswith(letters):
                 known.setdefault(str(run.get("identity") or run.get(key)), []).append(run)
     if len(known) != 1:
-        told = "several runs have" if known else "no run has"
-        raise RunError(f"{told} an identity that begins with {quoted(letters)}")
+        count = "several runs have" if known else "no run has"
+        raise RunError(f"{count} an identity that begins with {quoted(letters)}")
     return next(iter(known.values()))
 
 
 def _below(top: Path, parse: Parse) -> Iterator[FoundRun]:
-    """Links to folders are not followed."""
+    """Yields the runs below a folder, without following links to folders."""
     waiting = [str(top)]
     while waiting:
         folder = waiting.pop()
@@ -185,19 +188,19 @@ def _below(top: Path, parse: Parse) -> Iterator[FoundRun]:
                         names.add(item.name)
         except OSError as problem:
             yield _damaged(folder, problem.strerror or str(problem))
-        yield from _in(folder, names, parse)
-        if not {RESULT, RUN} & names:  # lines in a run's own folder are its record
+        yield from _run_in_folder(folder, names, parse)
+        if not {RESULT, RUN} & names:  # the .jsonl files of a run folder do not hold results
             for name in (name for name in names if name.endswith(lines.SUFFIX)):
-                yield from _lines(Path(folder, name), parse)
+                yield from _runs_in_lines(Path(folder, name), parse)
 
 
-def _lines(file: Path, parse: Parse) -> Iterator[FoundRun]:
-    for place, text in lines.texts(file):
-        yield _line(text, place, parse)
+def _runs_in_lines(file: Path, parse: Parse) -> Iterator[FoundRun]:
+    for where, text in lines.located_lines(file):
+        yield _run_of_line(text, where, parse)
 
 
-def _in(folder: str, names: set[str], parse: Parse) -> Iterator[FoundRun]:
-    """Yields the run of a folder that holds files of these names, if they are a run's."""
+def _run_in_folder(folder: str, names: set[str], parse: Parse) -> Iterator[FoundRun]:
+    """Yields the run of a folder with files of these names; nothing if it is not a run folder."""
     if DAMAGED_NAME in folder and {RESULT, RUN} & names:
         yield _damaged(folder, SET_ASIDE, folder)
     elif RESULT in names:
@@ -213,12 +216,12 @@ def _finished(folder: str, parse: Parse) -> FoundRun:
         return _damaged(folder, f"{RESULT}: {problem}", folder)
 
 
-def _line(text: str, place: str, parse: Parse) -> FoundRun:
+def _run_of_line(text: str, where: str, parse: Parse) -> FoundRun:
     try:
-        content = fileio.parsed_object(text, parse)
+        content = fileio.parse_json_object(text, parse)
     except ValueError as problem:
-        return _damaged(place, str(problem))
-    return replace(_checked(place, content), foreign=not NEEDED.keys() <= content.keys())
+        return _damaged(where, str(problem))
+    return replace(_checked(where, content), foreign=not NEEDED.keys() <= content.keys())
 
 
 def _checked(where: str, values: dict[str, Any], folder: str | None = None) -> FoundRun:
@@ -229,35 +232,36 @@ def _checked(where: str, values: dict[str, Any], folder: str | None = None) -> F
             return _damaged(where, problem, folder)
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
-            return _damaged(where, f"its {name} is no number", folder)
+            return _damaged(where, f"its {name} is not a finite number", folder)
     return FoundRun(where, "finished", values, folder=folder)
 
 
 def _broken(folder: str) -> FoundRun:
-    """A run that has no result yet: it was stopped, or still runs."""
-    said = FoundRun(folder, "broken", {}, folder=folder).description
-    job = said.get("job")
+    """Returns a run without a result: it was stopped, or is still running."""
+    description = FoundRun(folder, "broken", {}, folder=folder).description
+    job = description.get("job")
     if not isinstance(job, dict):
         return _damaged(folder, f"{RUN}: it describes no run", folder)
     names = ("identity", "variant", "dataset", "steps")
-    values = {**job, **{name: said[name] for name in names if name in said}}
-    for name in ("settings", "stream"):  # of these the job has only what was chosen
+    values = {**job, **{name: description[name] for name in names if name in description}}
+    for name in ("settings", "stream"):  # a job holds only the non-defaults of these
         values.pop(name, None)
     values["steps_done"] = _steps_done(Path(folder))
     return FoundRun(folder, "broken", values, folder=folder)
 
 
 def _steps_done(folder: Path) -> int:
-    """After how many steps the learner was last scored; 0 if it never was, or if that is not told
-    any more."""
+    """Returns the step at which the learner was last scored; 0 if it never was, or if events.jsonl
+    is gone or damaged."""
     path = folder / "events.jsonl"
     if not path.is_file():
         return 0
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL))
-            *_, last, _ = (b"\n" + file.read()).split(b"\n")  # what has no end is not whole
-        step = fileio.parsed_object(last.decode()).get("step")
+            # The text after the last line end is empty, or a line that a kill cut short.
+            *_, last, _ = (b"\n" + file.read()).split(b"\n")
+        step = fileio.parse_json_object(last.decode()).get("step")
     except (OSError, ValueError):
         return 0
     return step if isinstance(step, int) else 0
@@ -267,6 +271,6 @@ def _damaged(where: str, problem: str, folder: str | None = None) -> FoundRun:
     return FoundRun(where, "damaged", {}, problem, folder)
 
 
-def _read(path: str, parse: Parse = fileio.parsed) -> dict[str, Any]:
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a Path takes longer than the file
-        return fileio.parsed_object(file.read(), parse)
+def _read(path: str, parse: Parse = fileio.parse_json) -> dict[str, Any]:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - making a Path is slower than reading
+        return fileio.parse_json_object(file.read(), parse)

@@ -1,14 +1,14 @@
-"""One run = one folder.
+"""The folder of one run.
 
-    run.json        what was asked and where it ran: settings, stream, versions, device, commit
-    events.jsonl    one line for each point at which the learner was scored
-    <key>.jsonl     what a listener of that name had to say
-    checkpoint.pt   the learner and its progress, whole at any moment
-    result.json     metrics; there once the run has finished
-    log.txt         when it started, went on and ended, warnings, what it failed with
+    run.json        what was run and where: settings, stream, versions, device, commit
+    events.jsonl    a line for each evaluation point
+    <key>.jsonl     the lines of the listener of that name
+    checkpoint.pt   the learner and the progress of the run
+    result.json     metrics, once the run has finished
+    log.txt         starts, resumptions, the end, warnings and errors
 
-Every file is replaced as a whole or appended to by whole lines, so a kill at any moment leaves a
-folder from which the run can go on.
+Each file is replaced as a whole or grows by whole lines. A kill at any moment therefore leaves a
+folder from which the run can continue.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from typing import Any, TypeVar, get_type_hints
 
 from onepass.base import fileio
 from onepass.base.errors import BusyError, CheckpointError, RunError, WriteError
-from onepass.base.settings import check
-from onepass.base.text import plain
+from onepass.base.settings import expect_type
+from onepass.base.text import printable
 from onepass.evaluation.callbacks.base import EVENTS
 from onepass.evaluation.points import Point, Tick
 from onepass.runs.environment import OtherVersions
 from onepass.runs.result import Result
 from onepass.runs.spec import Job, digest
 
-LOST = "so the run cannot go on; --out elsewhere runs it anew"
-DAMAGED_NAME = ".damaged-"  # and a number, after a folder's own name
-# What comes of values that are not what they have to be.
+CANNOT_RESUME = "so the run cannot go on; --out elsewhere runs it anew"
+DAMAGED_NAME = ".damaged-"  # a damaged folder is renamed to its name, this and a number
+# The errors that wrong values raise while a file's content is read
 DAMAGED = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 log = logging.getLogger("onepass")
 Measured = TypeVar("Measured", bound=Tick)
@@ -50,10 +50,10 @@ CHECKPOINT_TYPES: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class SoFar:
-    """How far a run had come: its last tick, the lines of its .jsonl files, the states of its
-    listeners, and those that were dropped, with the reason, all by their keys; and where it went on
-    with other versions than before (see `Result.other_versions`)."""
+class RunProgress:
+    """The progress of a run, as a checkpoint holds it: its last tick; the lines of its .jsonl
+    files, the states of its listeners and the reasons of dropped ones, all by listener key; and
+    `other_versions` as in `Result`."""
 
     tick: Tick
     lines: dict[str, list[str]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class SoFar:
 
 
 class RunFolder:
-    """Reads and writes the files of one run, and nothing else."""
+    """Reads and writes the files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,11 +75,11 @@ class RunFolder:
 
     @classmethod
     def of(cls, job: Job, out: Path) -> RunFolder:
-        """A job's folder below `out`. If the user's own data were renamed since, it has their old
-        name, and the digest of what they hold."""
+        """Returns a job's folder below `out`. The folder of a job on the user's own data is also
+        found if the data were renamed, because its name ends in a digest of their content."""
         path = out / job.folder_name
-        if job.is_own and not path.exists():
-            start, end = job.folder_ends
+        if job.has_own_data and not path.exists():
+            start, end = job.folder_name_ends
             path = next(iter(sorted(out.glob(f"{glob.escape(start)}-*{end}"))), path)
         return cls(path)
 
@@ -88,11 +88,12 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For one process at a time; the lock goes with the process, however it ends."""
+        """Locks the folder for one process; raises a BusyError if another process holds it. The
+        system releases the lock when the process ends, however it ends."""
         path = self.path / ".lock"
         with ExitStack() as held:
             try:
-                held.enter_context(fileio.locked(path, wait=False))
+                held.enter_context(fileio.locked_file(path, wait=False))
             except BlockingIOError:
                 raise BusyError(f"{self.path} is being run by another process") from None
             except OSError as problem:
@@ -100,18 +101,18 @@ class RunFolder:
             yield
 
     def is_being_run(self) -> bool:
-        """Whether another process is at it right now."""
+        """Returns whether another process is running it now."""
         lock = self.path / ".lock"
         try:
-            with fileio.locked(lock, wait=False) if lock.is_file() else nullcontext():
+            with fileio.locked_file(lock, wait=False) if lock.is_file() else nullcontext():
                 return False
         except BlockingIOError:
             return True
-        except OSError:  # whoever runs it will say what is wrong
+        except OSError:  # running it will report the problem
             return False
 
-    def set_aside(self) -> Path:
-        """Moves the folder out of the way, whole, to a name that says that it is damaged."""
+    def move_aside(self) -> Path:
+        """Renames the folder to mark it as damaged, and returns its new path."""
         names = (f"{self.path.name}{DAMAGED_NAME}{number}" for number in count(1))
         paths = (self.path.with_name(name) for name in names)
         return self.path.rename(next(path for path in paths if not path.exists()))
@@ -121,150 +122,159 @@ class RunFolder:
             raise RunError(f"{self.path} exists; --resume goes on with it, --out puts it elsewhere")
 
     def make(self) -> None:
-        """Makes the folder; one that holds something else than a run is refused."""
+        """Makes the folder; raises a RunError if it exists and holds something else than a run."""
         make_folder(self.path)
         foreign = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
         if foreign and not self.run_file.exists():
             raise RunError(f"{self.path} holds something else than a run: {foreign[0]}")
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Says what the run is."""
+        """Writes run.json."""
         fileio.write_json(self.run_file, description)
 
     def description(self) -> dict[str, Any] | None:
+        """Returns the content of run.json, None if there is none; raises a RunError if it is
+        damaged."""
         content = _read_json(self.run_file)
         if content is not None and not _describes_a_run(content):
             raise RunError(f"{self.run_file} is damaged: it describes no run")
         return content
 
     def result(self) -> Result | None:
-        """The result as it was written, with the place where the folder is now."""
+        """Returns the result, None if there is none yet. Its `out` is where the folder is now."""
         content = _read_json(self.result_file)
         return (
             None if content is None else Result.read(content, str(self.path), str(self.result_file))
         )
 
     def points(self) -> list[Point]:
-        """The points of events.jsonl; a last line that a kill cut short is not one of them."""
-        if not _is_there(self.events_file):
+        """Returns the points of events.jsonl, without a last line that a kill cut short."""
+        if not _file_exists(self.events_file):
             return []
         try:
             *lines, _ = self.events_file.read_text("utf-8").split("\n")
-            return [point_of(line) for line in lines]
+            return [parse_point(line) for line in lines]
         except DAMAGED:
             raise RunError(f"{self.events_file} is damaged: a line is not a point") from None
 
     def has_all_points(self, result: Result) -> bool:
-        """Whether events.jsonl still holds every point of the finished run; those of an older
-        version, which did not count them, at least to the last."""
+        """Returns whether events.jsonl still holds every point of a finished run. Early versions
+        did not count points; there the last one must be that of the last step."""
         points = self.points()
         counted = len(points) == (result.points or len(points))
         return counted and bool(points) and points[-1].step == result.steps
 
-    def said_by(self, probe: str) -> list[dict[str, Any]] | None:
-        """What a probe has recorded, line by line; None if it did not watch. Half a line, which a
-        kill may leave behind, is no part of it; a finished run has none."""
+    def probe_lines(self, probe: str) -> list[dict[str, Any]] | None:
+        """Returns the lines that a probe has recorded; None if the run did not have the probe. In
+        an unfinished run a kill may have cut the last line short; it is left out."""
         path = self.lines_file(probe)
         if not path.is_file():
             return None
         try:
             *whole, last = path.read_text("utf-8").split("\n")
+            # In a finished run, a last line without an end was damaged later: it raises an error.
             half = [last] if last and self.result_file.exists() else []
-            return [fileio.parsed_object(line) for line in [*whole, *half]]
+            return [fileio.parse_json_object(line) for line in [*whole, *half]]
         except (OSError, ValueError):
             raise RunError(f"{path} is damaged: a line is not a JSON object") from None
 
     def append(self, key: str, lines: Sequence[str]) -> None:
-        fileio.append(self.lines_file(key), _as_text(lines))
+        fileio.append_text(self.lines_file(key), _as_text(lines))
 
-    def complete(self, key: str, lines: Sequence[str]) -> None:
-        """Sees a file of lines onto the disk, and writes it again if somebody has changed or
-        removed it since."""
+    def ensure_lines(self, key: str, lines: Sequence[str]) -> None:
+        """Flushes a .jsonl file to the disk. If it was changed or removed meanwhile, writes it
+        again, with a warning."""
         path = self.lines_file(key)
         found = path.read_bytes() if path.is_file() else None
         if found != (_as_text(lines).encode() if lines or key == EVENTS else None):
             log.warning("%s was changed while the run went on: it is written again", path)
             self.rewrite(key, lines)
         elif found is not None:
-            fileio.sync(path)
+            fileio.flush_to_disk(path)
 
     def rewrite(self, key: str, lines: Sequence[str]) -> None:
-        """Puts a file of lines back to what it was; there is none for who has said nothing yet,
-        except for events."""
+        """Replaces a .jsonl file by these lines. Without lines the file is removed, except for
+        events.jsonl."""
         path = self.lines_file(key)
         if lines or key == EVENTS:
             fileio.write_text(path, _as_text(lines))
         else:
             path.unlink(missing_ok=True)
 
-    def save_checkpoint(self, payload: dict[str, Any], progress: SoFar) -> None:
-        """Completes the files of lines, then writes the checkpoint, which holds their lengths and
-        digests. `payload` is the learner's; the checkpoint serves `onepass.open` as well."""
+    def save_checkpoint(self, payload: dict[str, Any], progress: RunProgress) -> None:
+        """Flushes the .jsonl files, then writes the checkpoint, which holds their lengths and
+        digests. `payload` is the learner's part, so `onepass.open` reads the checkpoint too."""
         from onepass.learning.checkpoint import file
 
         content = {**payload, **vars(progress), "tick": asdict(progress.tick)}
         lines = content.pop("lines")
         for key in lines:
-            self.complete(key, lines[key])
-        files = {key: _extent(_as_text(lines[key]).encode()) for key in lines}
-        file.write(self.checkpoint_file, {**content, "files": files})
+            self.ensure_lines(key, lines[key])
+        files = {key: _length_and_digest(_as_text(lines[key]).encode()) for key in lines}
+        file.write_checkpoint(self.checkpoint_file, {**content, "files": files})
 
-    def load_checkpoint(self) -> tuple[dict[str, Any], SoFar] | None:
-        """Returns the content of the last whole checkpoint, and how far the run had come by then;
-        raises CheckpointError if a file of lines does not begin as it did then."""
+    def load_checkpoint(self) -> tuple[dict[str, Any], RunProgress] | None:
+        """Returns the content of the last checkpoint and the progress of the run at that moment;
+        None if there is no checkpoint. Raises a CheckpointError if a .jsonl file no longer begins
+        as it did then."""
         from onepass.learning.checkpoint import file
 
-        if not _is_there(self.checkpoint_file):
+        if not _file_exists(self.checkpoint_file):
             return None
-        content = file.read(self.checkpoint_file)
+        content = file.read_checkpoint(self.checkpoint_file)
         if "lines" in content:
             raise CheckpointError(
-                f"{self.checkpoint_file} was written by an earlier version of onepass, {LOST}"
+                f"{self.checkpoint_file} was written by an earlier version of onepass, "
+                f"{CANNOT_RESUME}"
             )
         try:
             return content, self._so_far(content)
         except DAMAGED:
             raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
 
-    def _so_far(self, content: dict[str, Any]) -> SoFar:
-        """Returns how far a run had come; raises one of DAMAGED if the checkpoint does not tell."""
-        tick = _made(Tick, {name: content["tick"][name] for name in Tick.__dataclass_fields__})
+    def _so_far(self, content: dict[str, Any]) -> RunProgress:
+        """Returns the progress in a checkpoint; raises one of DAMAGED if it is not valid."""
+        tick = _checked(Tick, {name: content["tick"][name] for name in Tick.__dataclass_fields__})
         for name, kind in CHECKPOINT_TYPES.items():
-            check(name, content[name], kind)
+            expect_type(name, content[name], kind)
         if not 0 <= tick.step == content["state"]["steps"]:
             raise ValueError("the learner and its progress do not belong together")
         lines = {key: self._lines_before(key, extent) for key, extent in content["files"].items()}
         for line in lines[EVENTS]:
-            point_of(line)
-        return SoFar(tick, lines, content["states"], content["dropped"], content["other_versions"])
+            parse_point(line)
+        return RunProgress(
+            tick, lines, content["states"], content["dropped"], content["other_versions"]
+        )
 
     def _lines_before(self, key: str, extent: dict[str, int | str]) -> list[str]:
-        """Returns the lines that a file had when the checkpoint was written."""
+        """Returns the lines that a file had when the checkpoint was written; raises a
+        CheckpointError if they are gone."""
         path, size = self.lines_file(key), int(extent["bytes"])
-        if not fileio.names_a_file(key):
-            raise ValueError("a file elsewhere")
-        found = path.read_bytes()[:size] if _is_there(path) else b""
-        if _extent(found) != extent:
+        if not fileio.is_file_name(key):
+            raise ValueError("the key of a listener must be usable as a file name")
+        found = path.read_bytes()[:size] if _file_exists(path) else b""
+        if _length_and_digest(found) != extent:
             raise CheckpointError(
                 f"{path} does not begin with the {size} bytes that it had when "
-                f"{self.checkpoint_file} was written, {LOST}"
+                f"{self.checkpoint_file} was written, {CANNOT_RESUME}"
             )
         return found.decode().split("\n")[:-1]
 
     def remove_partials(self) -> None:
-        """Removes what a kill left half-written."""
+        """Removes temporary files that a kill left behind."""
         for partial in self.path.glob(".*.partial"):
             partial.unlink(missing_ok=True)
 
-    def note(self, text: str) -> bool:
-        """Adds to the log, with the time, and says whether it could: a run never fails for that. A
-        folder without run.json has none: the log alone would be something else than a run."""
+    def add_to_log(self, text: str) -> bool:
+        """Adds a text to the log, with the time; returns whether that worked, because a log must
+        never stop a run. A folder without run.json gets no log: with a log alone, it would look
+        like something else than a run."""
         if not self.run_file.exists():
             return False
-        first, *others = [plain(line) for line in text.rstrip().split("\n")]
+        first, *others = [printable(line) for line in text.rstrip().split("\n")]
         now = datetime.now(UTC).isoformat(timespec="seconds")
         try:
-            fileio.append(self.log_file, _as_text([f"{now} {first}", *others]))
+            fileio.append_text(self.log_file, _as_text([f"{now} {first}", *others]))
         except WriteError:
             return False
         return True
@@ -273,23 +283,23 @@ class RunFolder:
         fileio.write_json(self.result_file, result.as_json())
 
 
-def point_of(line: str) -> Point:
-    """From a line of events.jsonl; one of DAMAGED if it is none."""
-    entry = fileio.parsed(line)
+def parse_point(line: str) -> Point:
+    """Returns the point of a line of events.jsonl; raises one of DAMAGED if it is not valid."""
+    entry = fileio.parse_json(line)
     counts = {name: tuple(entry[name]) for name in ("correct", "total")}
-    confusion = tuple(map(tuple, entry.get("confusion", ())))  # an older version has none
-    point = _made(Point, {**entry, **counts, "confusion": confusion})
+    confusion = tuple(map(tuple, entry.get("confusion", ())))  # early versions wrote none
+    point = _checked(Point, {**entry, **counts, "confusion": confusion})
     if not all(0 <= n <= total for n, total in zip(point.correct, point.total, strict=True)):
-        raise ValueError("more were correct than there were")
+        raise ValueError("a class has more correct predictions than samples")
     if not any(point.total):
-        raise ValueError("nothing was scored")
+        raise ValueError("a point without a scored sample")
     return point
 
 
-def _made(kind: type[Measured], entry: dict[str, Any]) -> Measured:
+def _checked(kind: type[Measured], entry: dict[str, Any]) -> Measured:
     types = TYPES[kind]
     for name, value in entry.items():
-        check(name, value, types[name])
+        expect_type(name, value, types[name])
     return kind(**entry)
 
 
@@ -297,14 +307,14 @@ def _as_text(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _extent(content: bytes) -> dict[str, int | str]:
-    """Returns what a checkpoint holds of a file: its length and its digest."""
+def _length_and_digest(content: bytes) -> dict[str, int | str]:
+    """Returns what a checkpoint records about a file: its length and its digest."""
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _is_there(path: Path) -> bool:
-    """Whether there is such a file. What is there and is no file is refused, and so is a link that
-    leads nowhere: what it led to may come back."""
+def _file_exists(path: Path) -> bool:
+    """Returns whether a file exists. Raises a RunError for anything else at this path, a broken
+    link too: its target may come back."""
     if path.is_file():
         return True
     if path.is_symlink() or path.exists():
@@ -313,24 +323,24 @@ def _is_there(path: Path) -> bool:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    if not _is_there(path):
+    if not _file_exists(path):
         return None
     try:
-        return fileio.parsed_object(path.read_text("utf-8"))
+        return fileio.parse_json_object(path.read_text("utf-8"))
     except ValueError as problem:
-        told = "it is not UTF-8" if isinstance(problem, UnicodeError) else problem
-        raise RunError(f"{path} is damaged: {told}") from None
+        reason = "it is not UTF-8" if isinstance(problem, UnicodeError) else problem
+        raise RunError(f"{path} is damaged: {reason}") from None
 
 
 def _describes_a_run(content: dict[str, Any]) -> bool:
-    """Whether a run.json holds what is asked of it, and its job is the one whose identity it has;
-    an older one may lack all but the job."""
+    """Returns whether a run.json has valid fields and the identity of its job. Early versions wrote
+    only the job."""
     try:
-        check("job", content.get("job"), dict)
+        expect_type("job", content.get("job"), dict)
         for name in ("probes", "imports"):
-            check(name, content.get(name, []), list[str])
+            expect_type(name, content.get(name, []), list[str])
         for name in ("identity", "module", "source", "commit", "onepass", "torch"):
-            check(name, content.get(name), str | None)
+            expect_type(name, content.get(name), str | None)
         return content.get("identity") in (None, digest(content["job"]))
     except DAMAGED:
         return False

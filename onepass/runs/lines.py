@@ -1,7 +1,8 @@
-"""Results as lines: one finished run each, in a .jsonl file that only grows.
+"""Results as lines of a .jsonl file, which only grows: one line for each finished run.
 
-A line is what a result.json holds, without the folder, which is a matter of one machine; whoever
-reads it is told the file and the number instead: `results/lines/cifar100.jsonl:3`.
+A line holds what result.json holds, except for the folder, which matters on one machine only. A
+result that is read from a line has the file and number as its `out`:
+`results/lines/cifar100.jsonl:3`.
 """
 
 from __future__ import annotations
@@ -17,67 +18,69 @@ from onepass.base.errors import RunError
 from onepass.runs.result import Result
 
 SUFFIX = ".jsonl"
-PLACE = re.compile(rf"(?s)(?P<file>.+{re.escape(SUFFIX)}):(?P<number>[1-9]\d{{0,9}})", re.ASCII)
+LOCATION = re.compile(rf"(?s)(?P<file>.+{re.escape(SUFFIX)}):(?P<number>[1-9]\d{{0,9}})", re.ASCII)
 log = logging.getLogger("onepass")
 
 
-def read(path: Path) -> list[Result]:
-    """Returns the results of a file, in its order; each one's `out` is the place of its line."""
-    return [Result.read(_content(line, place), place) for place, line in texts(path)]
+def read_results(path: Path) -> list[Result]:
+    """Returns the results of a file, in order. `out` of each is FILE.jsonl:NUMBER."""
+    return [Result.read(_parse_line(line, where), where) for where, line in located_lines(path)]
 
 
-def append(path: Path, result: Result, *, once: bool = False) -> None:
-    """Adds one line, whole or not at all, whoever else adds to the file at the same time. What a
-    kill left of a line before it is cut off. `once`: not if the file has that run already."""
-    check_name(path)
+def append_result(path: Path, result: Result, *, once: bool = False) -> None:
+    """Adds one line to a file, whole or not at all, even if other processes add lines at the same
+    time. The rest of a line that a kill cut short is removed first. With `once`, adds nothing if
+    the file already has this run."""
+    expect_lines_name(path)
     line = {name: value for name, value in result.as_json().items() if name != "out"}
     known = json.dumps({"identity": result.identity})[1:-1]
     fileio.append_line(path, json.dumps(line), unless=known if once else "")
 
 
-def check_name(path: Path) -> None:
+def expect_lines_name(path: Path) -> None:
+    """Raises a RunError unless the name of a file ends in .jsonl."""
     if path.suffix != SUFFIX:
-        raise RunError(f"a file of lines must end in {SUFFIX}, not {path.name!r}")
+        raise RunError(f"the name of a results file must end in {SUFFIX}, not {path.name!r}")
 
 
-def texts(path: Path) -> list[tuple[str, str]]:
-    """The place and the text of each line that says something; not of a last one that was cut
-    short."""
-    *whole, last = _text(path).split("\n")
-    if last.strip():  # no line end: written by hand, or cut short
-        place = f"{path}:{len(whole) + 1}"
+def located_lines(path: Path) -> list[tuple[str, str]]:
+    """Returns FILE.jsonl:NUMBER and text of each line that is not empty. A last line that was cut
+    short is left out, with a warning."""
+    *whole, last = _read_text(path).split("\n")
+    if last.strip():  # no line end: edited by hand, or cut short
+        where = f"{path}:{len(whole) + 1}"
         try:
-            _content(last, place)
+            _parse_line(last, where)
         except RunError:
-            log.warning("%s is passed over: it was cut short", place)
+            log.warning("%s is passed over: it was cut short", where)
         else:
             whole.append(last)
     return [(f"{path}:{n}", line) for n, line in enumerate(whole, start=1) if line.strip()]
 
 
-def _content(line: str, place: str) -> dict[str, Any]:
-    """Returns what a line says; raises a RunError if it is no JSON object."""
+def _parse_line(line: str, where: str) -> dict[str, Any]:
+    """Returns the content of a line; raises a RunError if it is not a JSON object."""
     try:
-        return fileio.parsed_object(line)
+        return fileio.parse_json_object(line)
     except ValueError as problem:
-        raise RunError(f"{place} is damaged: {problem}") from None
+        raise RunError(f"{where} is damaged: {problem}") from None
 
 
-def is_lines(path: Path) -> bool:
+def is_lines_file(path: Path) -> bool:
     return path.suffix == SUFFIX and not path.is_dir()
 
 
-def file_of(out: str) -> str | None:
-    """The file in which a result lies, if it is one of a line and not of a folder.
+def file_of_line(out: str) -> str | None:
+    """Returns the file of a result that was read from a line; None for one from a run folder.
 
-    >>> file_of("results/lines/cifar100.jsonl:3"), file_of("runs/er-digits-m100-s0")
+    >>> file_of_line("results/lines/cifar100.jsonl:3"), file_of_line("runs/er-digits-m100-s0")
     ('results/lines/cifar100.jsonl', None)
     """
-    found = PLACE.fullmatch(out)
+    found = LOCATION.fullmatch(out)
     return found["file"] if found else None
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     if not path.is_file():
         raise RunError(f"{path} is not a file" if path.exists() else f"there is no file {path}")
     try:

@@ -1,5 +1,4 @@
-"""What a run's log.txt tells: when it started, went on and ended, what it was warned of, and how it
-failed."""
+"""Writes a run's log.txt: starts, resumptions, the end, warnings and errors."""
 
 from __future__ import annotations
 
@@ -13,49 +12,49 @@ from typing import Any
 from onepass.base.errors import OnepassError, TrainingError
 from onepass.runs.folder import RunFolder
 
-EXPECTED = (OnepassError, OSError, TrainingError)  # their words say enough
+EXPECTED = (OnepassError, OSError, TrainingError)  # these need no traceback
 log = logging.getLogger("onepass")
 
 
 @contextmanager
-def logged(folder: RunFolder, done: int) -> Iterator[None]:
-    """Around all steps of a run, of which so many were done before. An error that nobody expected
-    says where its traceback is."""
-    folder.note(f"resumed after step {done}" if done else "started")
+def log_run(folder: RunFolder, done: int) -> Iterator[None]:
+    """Logs what happens during the steps of a run, `done` of which an earlier process has done. An
+    unexpected error gets a note that says where its traceback is."""
+    folder.add_to_log(f"resumed after step {done}" if done else "started")
     try:
-        with _overheard(folder.note):
+        with _copying_warnings(folder.add_to_log):
             yield
     except EXPECTED as problem:
-        folder.note(f"failed: {problem}")
+        folder.add_to_log(f"failed: {problem}")
         raise
     except Exception as problem:
-        if folder.note(f"failed: {''.join(traceback.format_exception(problem))}"):
+        if folder.add_to_log(f"failed: {''.join(traceback.format_exception(problem))}"):
             problem.add_note(f"its traceback is in {folder.log_file}")
         raise
     except BaseException as problem:
-        folder.note(f"stopped: {type(problem).__name__}")
+        folder.add_to_log(f"stopped: {type(problem).__name__}")
         raise
-    folder.note("finished")
+    folder.add_to_log("finished")
 
 
 @contextmanager
-def _overheard(note: Callable[[str], object]) -> Iterator[None]:
-    """Warnings go where they would go, and into the log. (A handler on our logger would keep them
-    from standard error.)"""
+def _copying_warnings(note: Callable[[str], object]) -> Iterator[None]:
+    """Copies warnings into the log; they still reach standard error. (A handler on our logger would
+    keep them from it, so this is a filter.)"""
 
-    def hear(record: logging.LogRecord) -> bool:
+    def copy(record: logging.LogRecord) -> bool:
         note(f"{record.levelname.lower()}: {record.getMessage()}")
         return True
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         note(f"warning: {category.__name__}: {message}")
-        shown(message, category, *where, **more)
+        original(message, category, *where, **more)
 
-    shown = warnings.showwarning
+    original = warnings.showwarning
     warnings.showwarning = show
-    log.addFilter(hear)
+    log.addFilter(copy)
     try:
         yield
     finally:
-        log.removeFilter(hear)
-        warnings.showwarning = shown
+        log.removeFilter(copy)
+        warnings.showwarning = original

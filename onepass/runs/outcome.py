@@ -1,4 +1,4 @@
-"""Makes the result of a run that has just ended."""
+"""Makes the result of a run that has just finished."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from onepass.base.devices import kind
-from onepass.base.text import plain
+from onepass.base.devices import device_type
+from onepass.base.text import printable
 from onepass.evaluation import metrics
 from onepass.evaluation.points import Point
 from onepass.learning.learner import Learner
@@ -18,11 +18,11 @@ from onepass.runs.spec import Job
 from onepass.streams import Stream
 
 
-def result_of(
+def make_result(
     job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
 ) -> Result:
-    """Returns the result of a run that has come to its end."""
-    from onepass.learning.image_counts import images_of
+    """Returns the result of a finished run. `points` are all its evaluation points."""
+    from onepass.learning.image_counts import images_per_batch
     from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
     ends = {point.task: point.correct for point in points if point.boundary}
@@ -31,13 +31,13 @@ def result_of(
     a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
     spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
-    images = images_of(learner, batch)
+    images = images_per_batch(learner, batch)
     return Result(
         identity=job.identity,
         method=job.method,
         revision=job.revision,
         settings=plain_settings(learner),
-        dataset=plain(stream.dataset.name),
+        dataset=printable(stream.dataset.name),
         dataset_identity=job.dataset_identity,
         data_sha256=job.data_sha256,
         validation=job.validation,
@@ -71,7 +71,7 @@ def result_of(
         memory_bytes=memory_bytes(learner),
         copy_bytes=copy_bytes(learner),
         device=learner.trainer.torch_device.type,
-        gpu=gpu_of(learner),
+        gpu=gpu_name(learner),
         threads=job.threads,
         params_sha256=learner.params_sha256(),
         state_sha256=learner.state_sha256(),
@@ -81,20 +81,20 @@ def result_of(
 
 
 def plain_settings(learner: Learner) -> dict[str, Any]:
-    """The constructor's arguments as JSON has them; a network of the user's own as it shows
-    itself, a GPU without its number."""
-    chosen = {**learner.get_params(), "device": kind(learner.device)}
+    """Returns the arguments of the learner's constructor as JSON values: a network of the user's as
+    its repr, a GPU without its number."""
+    chosen = {**learner.get_params(), "device": device_type(learner.device)}
     return {name: _plain(value) for name, value in chosen.items()}
 
 
-def gpu_of(learner: Learner) -> str | None:
+def gpu_name(learner: Learner) -> str | None:
     cuda = learner.trainer.torch_device.type == "cuda"
     return torch.cuda.get_device_name(learner.trainer.torch_device) if cuda else None
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else repr(value)

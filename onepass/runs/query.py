@@ -1,4 +1,4 @@
-"""Which runs are meant: conditions on their values and settings, and an order."""
+"""Selects and sorts runs by their values and settings, for `--where` and `--sort`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onepass.base import fileio
 from onepass.base.errors import InputError, RunError, UnknownNameError
 from onepass.base.text import quoted
 from onepass.runs import lines
-from onepass.runs.find import FoundRun, find
+from onepass.runs.find import FoundRun, find_runs
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 
@@ -29,21 +29,22 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 log = logging.getLogger("onepass")
 
 
-def results(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
-    """Returns the results of all finished runs in folders and lines that meet every condition.
-    Runs' own folders come first: of a run that lies in both, the one with its events is shown."""
-    found = folders_first(find(*paths, parse=fileio.parsed))
-    if passed := passed_over(found):
-        places = ", ".join(map(str, passed))
+def find_results(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
+    """Returns the results of all finished runs in folders and .jsonl files that meet every
+    condition. Run folders come first: if a run is in both, its folder has more to show."""
+    found = folders_first(find_runs(*paths, parse=fileio.parse_json))
+    if passed := count_foreign_lines(found):
+        files = ", ".join(map(str, passed))
         number = sum(passed.values())
         log.warning(
-            "passed over, since they are no results of runs: %d lines of %s", number, places
+            "passed over, because they are not results of runs: %d lines of %s", number, files
         )
     runs = [run for run in found if run.has_result]
     if not runs:
         raise RunError(f"there is no finished run in {', '.join(map(str, paths))}")
-    read = {run.where: run.result() for run in runs}  # a damaged one is refused, whatever is asked
-    matching = [read[run.where] for run in chosen(runs, where)]
+    # A damaged result raises an error even if no condition selects it.
+    read = {run.where: run.result() for run in runs}
+    matching = [read[run.where] for run in matching_runs(runs, where)]
     if not matching:
         raise RunError(f"no finished run matches --where {' --where '.join(map(quoted, where))}")
     warn_of_missing_points(matching)
@@ -54,13 +55,13 @@ def folders_first(runs: Sequence[FoundRun]) -> list[FoundRun]:
     return sorted(runs, key=lambda run: run.folder is None)
 
 
-def passed_over(runs: Sequence[FoundRun]) -> dict[Path, int]:
-    """Returns how many lines of each file are of something else than a run."""
-    return Counter(Path(lines.file_of(run.where) or "") for run in runs if run.foreign)
+def count_foreign_lines(runs: Sequence[FoundRun]) -> dict[Path, int]:
+    """Returns how many lines of each file are not results of runs."""
+    return Counter(Path(lines.file_of_line(run.where) or "") for run in runs if run.foreign)
 
 
 def warn_of_missing_points(found: Sequence[Result]) -> None:
-    """Logs one line if events.jsonl of finished runs is not whole any more."""
+    """Logs a warning if the events.jsonl of a finished run has lost points."""
     without = [result.out for result in found if _lacks_points(result)]
     if without:
         others = f" (and {len(without) - 1} more)" if without[1:] else ""
@@ -68,7 +69,7 @@ def warn_of_missing_points(found: Sequence[Result]) -> None:
 
 
 def _lacks_points(result: Result) -> bool:
-    if lines.file_of(result.out):
+    if lines.file_of_line(result.out):
         return False
     try:
         return not RunFolder(Path(result.out)).has_all_points(result)
@@ -76,25 +77,25 @@ def _lacks_points(result: Result) -> bool:
         return True
 
 
-def chosen(
+def matching_runs(
     runs: Sequence[FoundRun], conditions: Sequence[str], sort: str | None = None
 ) -> list[FoundRun]:
-    """Returns those that meet every condition, in order of a key (`-KEY`: the largest first); those
-    without a value for it come last."""
+    """Returns the runs that meet every condition, sorted by a key; `-KEY` sorts the largest value
+    first. Runs without the key come last."""
     tests = [_condition(text) for text in conditions]
-    check_keys(runs, [key for key, _ in tests])
+    expect_known_keys(runs, [key for key, _ in tests])
     found = [run for run in runs if all(test(run.get(key)) for key, test in tests)]
     if sort is None:
         return found
     key, backwards = sort.removeprefix("-"), sort.startswith("-")
-    check_keys(runs, [key])
+    expect_known_keys(runs, [key])
     known = [run for run in found if run.get(key) is not None]
     rest = [run for run in found if run.get(key) is None]
     return sorted(known, key=lambda run: _rank(run.get(key)), reverse=backwards) + rest
 
 
-def check_keys(runs: Sequence[FoundRun], keys: Sequence[str]) -> None:
-    """Raises UnknownNameError for a key that no run has."""
+def expect_known_keys(runs: Sequence[FoundRun], keys: Sequence[str]) -> None:
+    """Raises an UnknownNameError for a key that no run has."""
     for key in keys:
         if not any(run.has(key) for run in runs):
             valid = {name for run in runs for name in (*run.values, *run.settings)}
@@ -102,13 +103,14 @@ def check_keys(runs: Sequence[FoundRun], keys: Sequence[str]) -> None:
 
 
 def _rank(value: Any) -> tuple[bool, float, str]:
-    """Numbers by their size, before whatever else there is, by how it is written."""
+    """Returns a sort key: numbers by size, then other values by their text."""
     number = _number(value)
     return (number is None, number or 0.0, "" if number is not None else str(value))
 
 
 def _condition(text: str) -> tuple[str, Callable[[Any], bool]]:
-    """The key, and what its value has to be."""
+    """Returns the key of a condition, and a test of its value; raises an InputError if the text is
+    not a condition."""
     match = CONDITION.fullmatch(text)
     if match is None:
         forms = "KEY=VALUE, KEY!=VALUE, KEY>NUMBER or KEY<NUMBER"
@@ -122,7 +124,7 @@ def _condition(text: str) -> tuple[str, Callable[[Any], bool]]:
 def _compared(compare: Callable[[Any, Any], bool], wanted: str, text: str) -> Callable[[Any], bool]:
     limit = _number(wanted)
     if limit is None:
-        raise InputError(f"--where {text} compares with {quoted(wanted)}, which is no number")
+        raise InputError(f"--where {text} compares with {quoted(wanted)}, which is not a number")
 
     def test(value: Any) -> bool:
         number = _number(value)
@@ -132,7 +134,8 @@ def _compared(compare: Callable[[Any, Any], bool], wanted: str, text: str) -> Ca
 
 
 def _equal(value: Any, wanted: str) -> bool:
-    """As numbers if both are, so that 5e-4 is 0.0005; otherwise as JSON or as a text."""
+    """Returns whether a value equals a text: as numbers if both are, so that 5e-4 is 0.0005; else
+    as JSON or as text."""
     number, other = _number(value), _number(wanted)
     if number is not None and other is not None:
         return number == other
@@ -142,7 +145,7 @@ def _equal(value: Any, wanted: str) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """Also of a text, as which settings are given."""
+    """Returns a number, also from a text, because settings are texts; None if it is neither."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Writes what happens into the run's folder."""
+"""The listener that writes a run's folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onepass.evaluation.callbacks.base import EVENTS, Listener, Run
 from onepass.evaluation.points import Point, Tick
 from onepass.learning.checkpoint import file
 from onepass.learning.learner import Learner
-from onepass.runs.folder import RunFolder, SoFar, point_of
+from onepass.runs.folder import RunFolder, RunProgress, parse_point
 from onepass.runs.result import Result
 from onepass.runs.spec import CheckpointEvery
 
@@ -20,15 +20,15 @@ SECONDS_BETWEEN = 10
 
 
 class Recorder(Listener):
-    """Writes points, what the observers say, checkpoints and the result.
+    """Writes evaluation points, the lines of the other listeners, checkpoints and the result.
 
-    A checkpoint is written at the end, and before that every so many steps; by default, `auto`,
-    every ten seconds (more seldom where writing takes longer than a second), since what a kill
-    costs is time; None: no checkpoint at all.
+    It writes a checkpoint at the end and after each `every` steps. `auto` means every ten seconds,
+    or less often if writing takes more than a second, because a kill costs time, not steps. None
+    means no checkpoint.
 
-    `audience` is the observers and the recorder: it comes last, so that it writes what the others
-    have to say of an event. Points are what the recorder itself says. A resumed run begins with the
-    lines of its checkpoint, so what was written after that is written again.
+    `audience` holds the observers and, last, the recorder, so that it can write the lines that the
+    others record at the same event. The recorder's own lines are the points. A resumed run starts
+    with the lines of its checkpoint, and writes later lines again.
     """
 
     key: ClassVar[str] = EVENTS
@@ -38,23 +38,23 @@ class Recorder(Listener):
         self,
         folder: RunFolder,
         observers: Sequence[Listener],
-        before: SoFar,
+        before: RunProgress,
         every: CheckpointEvery,
     ) -> None:
         self.folder, self.every = folder, every
         self.saved, self.pause = time.monotonic(), float(SECONDS_BETWEEN)
         self.audience = Audience([*observers, self], before.dropped)
-        keys = {*before.lines, *(one.key for one in self.audience.everyone)}
+        keys = {*before.lines, *(listener.key for listener in self.audience.listeners)}
         self.lines = {key: list(before.lines.get(key, ())) for key in keys}
         self.other_versions = before.other_versions
 
     @property
     def points(self) -> list[Point]:
-        """All of the run so far, whatever has become of the file meanwhile."""
-        return [point_of(line) for line in self.lines[EVENTS]]
+        """All points of the run so far, even if the file was changed meanwhile."""
+        return [parse_point(line) for line in self.lines[EVENTS]]
 
     def started(self, run: Run) -> None:
-        assert run.stream is not None  # a job has one
+        assert run.stream is not None  # a job always has a stream
         self.steps, self.class_names = len(run.stream), list(run.stream.dataset.class_names)
         self.folder.remove_partials()
         for key, lines in self.lines.items():
@@ -70,18 +70,20 @@ class Recorder(Listener):
     def finished(self, result: Result | None) -> None:
         self._write_down()
         for key, lines in self.lines.items():
-            self.folder.complete(key, lines)
+            self.folder.ensure_lines(key, lines)
         if result is not None:
             self.folder.finish(replace(result, dropped=self.audience.dropped))
 
     def save(self, learner: Learner, tick: Tick) -> None:
-        """A checkpoint, if one is due after this tick."""
+        """Writes a checkpoint if one is due after this tick."""
         if self._is_due(tick):
             began = time.monotonic()
             states = self.audience.state_dict()
             self._write_down()
-            so_far = SoFar(tick, self.lines, states, self.audience.dropped, self.other_versions)
-            content = {**file.content(learner), "class_names": self.class_names}
+            so_far = RunProgress(
+                tick, self.lines, states, self.audience.dropped, self.other_versions
+            )
+            content = {**file.checkpoint_content(learner), "class_names": self.class_names}
             self.folder.save_checkpoint(content, so_far)
             self.saved = time.monotonic()
             self.pause = max(SECONDS_BETWEEN, 10 * (self.saved - began))
@@ -94,7 +96,7 @@ class Recorder(Listener):
         return tick.step % self.every == 0
 
     def _write_down(self) -> None:
-        for key, lines in self.audience.heard_from().items():
+        for key, lines in self.audience.take_lines_by_key().items():
             if lines:
                 self.lines[key].extend(lines)
                 self.folder.append(key, lines)

@@ -1,20 +1,20 @@
-"""What runs need: datasets, loaded once in a process, and learners, prepared once."""
+"""Shares datasets and prepared learners among the runs of one process."""
 
 from __future__ import annotations
 
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.data import Dataset
-from onepass.evaluation.loop import make_ready
+from onepass.evaluation.loop import prepare_for_stream
 from onepass.learning.learner import Learner
 from onepass.runs.spec import Job
 from onepass.streams import Stream
 
 
-class Supplies:
-    """Whoever carries out several jobs keeps one, and they share what they can.
+class RunResources:
+    """Loads each dataset once, and makes the stream and the learner of each job once.
 
-    >>> supplies, jobs = Supplies(), [Job("er", seed=0), Job("gsa", seed=1)]
-    >>> supplies.dataset(jobs[0]) is supplies.dataset(jobs[1])
+    >>> resources, jobs = RunResources(), [Job("er", seed=0), Job("gsa", seed=1)]
+    >>> resources.dataset(jobs[0]) is resources.dataset(jobs[1])
     True
     """
 
@@ -23,31 +23,32 @@ class Supplies:
         self._ready: dict[str, tuple[Stream, Learner]] = {}
 
     def dataset(self, job: Job) -> Dataset:
-        whole = self._whole(job)
-        return whole.hold_out(job.validation, job.seed) if job.validation else whole
+        """Returns the job's dataset, with its validation samples held out."""
+        full = self._full_dataset(job)
+        return full.hold_out(job.validation, job.seed) if job.validation else full
 
-    def known(self, job: Job) -> Job:
-        """The job with the fingerprint of its data, which are loaded for that."""
-        return job.on(self._whole(job))
+    def with_fingerprint(self, job: Job) -> Job:
+        """Returns the job with the fingerprint of its data, which are loaded for it."""
+        return job.with_data(self._full_dataset(job))
 
-    def _whole(self, job: Job) -> Dataset:
-        own = (job.image_size, job.test_fraction, job.mirror_is_same_class, job.label, job.test)
-        which = (job.dataset_identity, job.data_root, *own)
-        if which not in self._datasets:
-            self._datasets[which] = job.load_dataset()
-        return self._datasets[which]
+    def _full_dataset(self, job: Job) -> Dataset:
+        options = (job.image_size, job.test_fraction, job.mirror_is_same_class, job.label, job.test)
+        key = (job.dataset_identity, job.data_root, *options)
+        if key not in self._datasets:
+            self._datasets[key] = job.load_dataset()
+        return self._datasets[key]
 
-    def check(self, job: Job) -> None:
-        """Makes a job's stream and learner, so that what can be refused is refused now; the run
-        takes them from here."""
-        self._ready[self.known(job).identity] = self._made(job)
+    def prepare(self, job: Job) -> None:
+        """Makes a job's stream and learner for the run to `take`. Errors that do not need a run
+        are raised here."""
+        self._ready[self.with_fingerprint(job).identity] = self._make(job)
 
     def take(self, job: Job) -> tuple[Stream, Learner]:
-        """The stream of a job, and its learner, prepared."""
-        return self._ready.pop(self.known(job).identity, None) or self._made(job)
+        """Returns the stream of a job and its prepared learner, and no longer keeps them."""
+        return self._ready.pop(self.with_fingerprint(job).identity, None) or self._make(job)
 
-    def _made(self, job: Job) -> tuple[Stream, Learner]:
-        with computing(job.threads, job.deterministic):
+    def _make(self, job: Job) -> tuple[Stream, Learner]:
+        with threads_and_determinism(job.threads, job.deterministic):
             stream, learner = job.make(self.dataset(job))
-            make_ready(learner, stream)
+            prepare_for_stream(learner, stream)
         return stream, learner

@@ -1,4 +1,4 @@
-"""What came out of a run."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any, Self, get_type_hints
 
 from onepass.base.errors import InputError, RunError
-from onepass.base.settings import check
-from onepass.base.text import plain
+from onepass.base.settings import expect_type
+from onepass.base.text import printable
 from onepass.runs.variant import Variant
 
 PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
@@ -16,44 +16,45 @@ PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run's numbers: the record, the tables and `--json` all take them from here.
+    """The result of a run: result.json, tables and `--json` all take their numbers from it.
 
     What was run
-        `identity`, by which the run is known (`Job.identity`); `method` and its `revision` (0: run
-        before revisions were counted); `settings`, all of the learner's; `dataset` (its name),
-        `dataset_identity` (its name, or the path of the user's own), `data_sha256` (of all of it),
-        `validation` (the part of the training data that was scored on), `samples` (for training and
-        test, how many of each class there were); `stream` (its name), `stream_settings`, `batch`,
-        `boundaries` (whether they were told); `variant`, what was chosen otherwise than by default
-        (names and values; files hold its words); `memory` (samples kept at most; 0 for a method
-        that keeps none), `seed`, `tasks`, `normalise` (by the mean and standard deviation of the
-        dataset, or of the first task).
+        `identity`, which two runs share only if they are the same run (`Job.identity`); `method`
+        and its `revision` (0: before revisions were counted); `settings`, all arguments of the
+        learner's constructor; `dataset`, its name; `dataset_identity`, its name or the path of the
+        user's own data; `data_sha256`, a checksum of the data; `validation`, the fraction of the
+        training data that was held out and scored on; `samples`, for training and test, how many
+        samples each class has; `stream`, its name; `stream_settings`; `batch`; `boundaries`,
+        whether the learner was told them; `variant`, the choices that differ from the defaults
+        (files hold its text); `memory`, the most samples that are stored (0 for a method without a
+        memory); `seed`; `tasks`; `normalise`, whether by the mean and standard deviation of the
+        dataset or of the first task.
     How good it was, in percent
-        `accuracy` over all test images; `forgetting` in the 1 / (T - 1) form and
+        `accuracy` over all test samples; `forgetting` in the 1 / (T - 1) form and
         `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
-        over equally spaced points, at least three; `prequential_accuracy`, each batch before it was
-        learned;
-        `accuracy_matrix`, after task i on task j; `class_accuracy`; `task_confusion`, how many test
-        images of task i (row) were taken at the end for a class of task j. None stands for what was
-        not scored or cannot be.
+        over at least three equally spaced points; `prequential_accuracy`, on each batch before it
+        is learned; `accuracy_matrix`, after task i on task j; `class_accuracy`; `task_confusion`,
+        how many test samples of task i (row) were predicted as a class of task j at the end. None
+        stands for a value that was not measured or does not exist.
     How long it took
-        `steps`; `seconds` and `steps_per_second` of training, and of what watches each step;
-        `scoring_seconds`; `capture_seconds` of the steps as CUDA graphs.
+        `steps`; `seconds` and `steps_per_second` of training, listeners included;
+        `scoring_seconds`; `capture_seconds`, the capture of steps as CUDA graphs.
     What it cost
-        `trained_per_sample` and `scored_per_sample`, images through the network for each of the
-        stream; `images_beside_steps`, outside of steps, by purpose; `memory_bytes` of the samples
-        kept; `copy_bytes` of copies of the network.
-    Where, and which bits
-        `device`, and the name of the `gpu`; `threads`; the `commit` of the tree that began the run
-        (`-dirty`: with changes), none once installed; `params_sha256` of the network;
+        `trained_per_sample` and `scored_per_sample`, images through the network for each sample of
+        the stream; `images_beside_steps`, images outside of steps, by purpose; `memory_bytes` of
+        the stored samples; `copy_bytes` of copies of the network.
+    Where it ran, and checksums
+        `device`, and the name of the `gpu`; `threads`; `commit`, of the source tree when the run
+        began (`-dirty`: with changes), None once installed; `params_sha256` of the network;
         `state_sha256` of all that learning changes; `out`, the run's folder.
-    Who did not see it through
+    Dropped listeners
         `dropped`: listeners that failed, with the reason.
-    What else one should know
-        `points`, how many lines of events.jsonl there are (0: a version that did not count them);
-        `other_versions`, where the run was resumed `--anyway` with other versions of onepass or
-        torch than before: the step after which it went on, and the versions from there on. Of a
-        line that was made by an early version, None stands for whatever it does not tell.
+    Other facts
+        `points`, the number of lines of events.jsonl (0: an early version did not count them);
+        `other_versions`: if the run was resumed with `--anyway` under other versions of onepass or
+        torch, the step after which it continued and the versions from there on.
+
+    A line of an early version has None for values that it did not record.
     """
 
     identity: str = ""
@@ -112,9 +113,9 @@ class Result:
 
     @classmethod
     def read(cls, content: dict[str, Any], out: str, source: str = "") -> Self:
-        """Returns the result that a result.json or a line holds. `out` is where its run lies now;
-        errors name the `source`, if that is another file. An older result may lack every field
-        that has a default."""
+        """Returns the result that a result.json or a line holds; raises a RunError that names
+        `source` (by default `out`) if it is not valid. `out` is where the run is now. Early results
+        may lack any field that has a default."""
         source, types = source or out, _types()
         for option in fields(cls):
             needed = option.default is MISSING and option.default_factory is MISSING
@@ -129,27 +130,28 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Returns what result.json holds."""
-        return {**asdict(self), "variant": str(self.variant), "out": plain(self.out)}
+        return {**asdict(self), "variant": str(self.variant), "out": printable(self.out)}
 
     @property
     def precision(self) -> str:
-        """Of the network's arithmetic; an old line tells it by its variant alone."""
+        """The precision of the network's arithmetic. An early line has it only in its variant."""
         return str(self.settings.get("precision") or self.variant.get("precision", "fp32"))
 
     def printed(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        shown = [one.name for one in fields(self) if one.metadata.get("printed")]
-        return {name: getattr(self, name) for name in shown}
+        """Returns the fields that `--json` prints."""
+        names = [option.name for option in fields(self) if option.metadata.get("printed")]
+        return {name: getattr(self, name) for name in names}
 
 
 @cache
 def _types() -> dict[str, Any]:
-    """Of every field; working them out takes longer than reading a result."""
+    """Returns the type of every field. Cached, because resolving them takes longer than reading a
+    result."""
     return get_type_hints(Result)
 
 
 def _check(name: str, value: object, annotation: Any, source: str) -> None:
     try:
-        check(name, value, annotation)
-    except (InputError, RecursionError):  # the value itself may be too much to be shown
+        expect_type(name, value, annotation)
+    except (InputError, RecursionError):  # the value may be too large to quote
         raise RunError(f"{source} is damaged: its {name} is of the wrong type") from None

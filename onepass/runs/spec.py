@@ -1,4 +1,4 @@
-"""A job: what is asked. One method on one stream with one seed."""
+"""The specification of a run: one method on one stream with one seed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from onepass import data, streams
 from onepass.base import devices
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import Preset, as_text, check, configured, read_settings, setting_names
-from onepass.base.text import plain
+from onepass.base.settings import (
+    Preset,
+    construct,
+    expect_type,
+    format_setting,
+    parse_settings,
+    setting_names,
+)
+from onepass.base.text import printable
 from onepass.data.known import is_path
 from onepass.learning import registry
 from onepass.runs.variant import PRESET, Variant
@@ -26,21 +33,22 @@ PRESETS = (COMMON, "paper", "official", "tuned", "best", "fast")
 Normalise = Literal["dataset", "first-task"]
 CheckpointEvery = int | Literal["auto"] | None  # steps; auto: ten seconds; None: no checkpoint
 POINTS_PER_RUN = 20
-OWN = "own"  # what a run's identity calls all data that have no name of ours
-# Not part of a variant: they stand beside it, or say how a run is watched and not what it is.
-BESIDE = frozenset(
+OWN = "own"  # the dataset's name in the identity of a run on the user's own files
+# Fields that a variant leaves out: tables show them in columns of their own, or they do not change
+# the result.
+NOT_IN_VARIANT = frozenset(
     (
         *("method", "dataset", "memory", "seed", "preset", "settings", "device"),
         *("data_root", "probes", "imports", "fingerprint", "test"),
     )
 )
-# What may decide a run's numbers or its record besides its data, settings and stream.
-CHOICES = ("normalise", "validation", "every", "prequential", "threads", "deterministic")
+# Options that may change a run's numbers or its record, besides data, settings and stream
+IDENTITY_OPTIONS = ("normalise", "validation", "every", "prequential", "threads", "deterministic")
 
 
 class Fingerprint(NamedTuple):
-    """What a run's identity has to know of its data, which are loaded for that: their checksum, and
-    into how many tasks they are split if nobody says."""
+    """The facts of the data that a run's identity needs: their checksum, and the number of tasks
+    into which they are split by default. The data must be loaded to know them."""
 
     sha256: str
     usual_tasks: int
@@ -48,16 +56,16 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What a run is; together with the versions it says everything that decides the result.
+    """One run to make. Together with the versions of onepass and torch it determines the result.
 
-    A run is known by content: see `known_by`. `settings` are the constructor's arguments as text,
-    as `--set` takes them. `probes` are the names of what watches the run; they change nothing in
-    it. `imports` are modules of the user's that register what the job asks for; whoever runs it
-    imports them first. `mirror_is_same_class` is told of the user's own data only; `label` and
-    `test` of a table: the column of labels, and the file to test on. `normalise` says whose mean
-    and standard deviation samples are normalised by: the dataset's, or those of the samples in the
-    stream's first task. `fingerprint` is of the data, once they have been loaded
-    (`Supplies.known`).
+    `identity` is a digest of its content (`identity_fields`). `settings` are arguments of the
+    learner's constructor as text, as `--set` takes them. `probes` are names of probes; they do not
+    change the run. `imports` are the user's modules that register what the job names; they are
+    imported before the run. `mirror_is_same_class` is for the user's own images only. `label` and
+    `test` are for tables: the column of labels, and the file to test on. `normalise` chooses the
+    mean and standard deviation that samples are normalised by: those of the dataset, or of the
+    samples in the stream's first task. `fingerprint` is None until the data have been loaded
+    (`RunResources.with_fingerprint`).
     """
 
     method: str
@@ -91,85 +99,97 @@ class Job:
 
     @property
     def folder_name(self) -> str:
-        """Readable for plain jobs; other choices add a digest of their content, and so do the
-        user's own data, so that no two jobs meet."""
-        start, end = self.folder_ends
-        name = Path(self.dataset_identity).stem if self.is_own else self.dataset
+        """The name of the run's folder. It is unique to the job: non-defaults and the user's own
+        data add a digest of their content."""
+        start, end = self.folder_name_ends
+        name = Path(self.dataset_identity).stem if self.has_own_data else self.dataset
         return f"{start}-{name}{end}"
 
     @property
-    def folder_ends(self) -> tuple[str, str]:
-        """The folder's name without that of the data, before it and after it: the user's own may
-        be renamed.
+    def folder_name_ends(self) -> tuple[str, str]:
+        """The parts of the folder's name before and after the name of the data. They find the
+        folder again if the user's own data were renamed.
 
-        >>> Job("er").folder_ends, Job("finetune", settings={"lr": "1"}).folder_ends
+        >>> Job("er").folder_name_ends, Job("finetune", settings={"lr": "1"}).folder_name_ends
         (('er', '-m100-s0'), ('finetune', '-s0-c4eb5ff1'))
         """
         memory = f"-m{self.memory}" if self.uses_memory else ""
         revision = f"-r{self.revision}" if self.revision > 1 else ""
-        own = {"method": self.method, "data": self.data_sha256} if self.is_own else {}
-        content = self.choices | own
+        own = {"method": self.method, "data": self.data_sha256} if self.has_own_data else {}
+        content = self.non_defaults | own
         ending = f"-{digest(content)[:8]}" if content else ""
         return self.method, f"{memory}-s{self.seed}{revision}{ending}"
 
     @property
     def identity(self) -> str:
-        """The same for two jobs if, and only if, they are one and the same run."""
-        return digest(self.known_by)
+        """A digest that two jobs share if, and only if, they are the same run."""
+        return digest(self.identity_fields)
 
     @property
-    def known_by(self) -> dict[str, Any]:
-        """What makes two jobs the same run, as JSON has it: never where something lies, who
-        watches, or in which words it was asked for."""
+    def identity_fields(self) -> dict[str, Any]:
+        """The JSON values that make two jobs the same run. Paths, probes and the spelling of
+        settings are not among them."""
         return {
             "method": self.method,
             "revision": self.revision,
-            "dataset": OWN if self.is_own else self.dataset,
+            "dataset": OWN if self.has_own_data else self.dataset,
             "data_sha256": self.data_sha256,
             **({"memory": self.memory} if self.uses_memory else {}),
             "seed": self.seed,
-            "device": devices.resolve(self.device).type,
-            **self.choices,
+            "device": devices.resolve_device(self.device).type,
+            **self.non_defaults,
         }
 
     @property
-    def choices(self) -> dict[str, Any]:
-        """What is otherwise than by default: values, not the words that chose them. Defaults are
-        left out, so that a setting which a later version has more makes no other run of this one
-        (and where a default changes, the method has another revision).
+    def non_defaults(self) -> dict[str, Any]:
+        """The choices that differ from the defaults, as values, not as text. Defaults are left out,
+        so that a new setting in a later version does not change the identity of an old run. (A
+        default that changes raises the method's revision.)
 
-        >>> Job("er", settings={"weight_decay": "1e-4"}, tasks=5).choices  # as they are by default
+        >>> Job("er", settings={"weight_decay": "1e-4"}, tasks=5).non_defaults  # the defaults
         {}
-        >>> Job("er", settings={"lr": "2.0"}, stream="long-tail:rho=50", batch=20).choices
+        >>> Job("er", settings={"lr": "2.0"}, stream="long-tail:rho=50", batch=20).non_defaults
         {'settings': {'lr': 2}, 'stream': {'stream': 'long-tail', 'rho': 50, 'batch': 20}}
         """
-        others = {one.name: one.default for one in fields(self) if one.name in CHOICES}
+        defaults = {
+            option.name: option.default
+            for option in fields(self)
+            if option.name in IDENTITY_OPTIONS
+        }
         content = {
-            "settings": _others(self.chosen_settings(), self._defaults),
+            "settings": _differing(self.chosen_settings(), self._defaults),
             "stream": self._stream_choices(),
-            **_others({name: getattr(self, name) for name in CHOICES}, others),
+            **_differing({name: getattr(self, name) for name in IDENTITY_OPTIONS}, defaults),
         }
         return {name: _canonical(value) for name, value in content.items() if value}
 
     @property
     def _defaults(self) -> dict[str, Any]:
-        """Of the constructor."""
+        """The defaults of the learner's constructor."""
         learner = registry.get(self.method).learner
-        return {one.name: one.default for one in fields(learner) if one.default is not MISSING}
+        return {
+            option.name: option.default
+            for option in fields(learner)
+            if option.default is not MISSING
+        }
 
     def _stream_choices(self) -> dict[str, Any]:
-        asked = self.stream_of(self.usual_tasks)
+        table = self.full_stream(self.usual_tasks)
         tasks = 1 if registry.get(self.method).one_task else self.usual_tasks
-        usual = streams.STREAMS[asked["stream"]].defaults | {"stream": Job.stream, "tasks": tasks}
-        return _others(asked, usual)
+        usual = streams.STREAMS[table["stream"]].defaults | {"stream": Job.stream, "tasks": tasks}
+        return _differing(table, usual)
 
     @property
     def data_sha256(self) -> str:
-        return self._known.sha256
+        return self._loaded_fingerprint.sha256
 
     @property
     def usual_tasks(self) -> int:
-        return self._known.usual_tasks if self.is_own else data.usual_tasks(self.dataset)
+        return (
+            self._loaded_fingerprint.usual_tasks
+            if self.has_own_data
+            else data.usual_tasks(self.dataset)
+        )
 
     @property
     def revision(self) -> int:
@@ -181,37 +201,39 @@ class Job:
 
     @property
     def device_kind(self) -> str:
-        return devices.kind(self.device)
+        return devices.device_type(self.device)
 
     @property
-    def is_own(self) -> bool:
-        """Whether its data are the user's own files."""
+    def has_own_data(self) -> bool:
+        """Whether the data are the user's own files."""
         return is_path(self.dataset)
 
     @property
     def dataset_identity(self) -> str:
-        """Which dataset, for people: its name, or the whole path of the user's own, however it was
-        written; as text that can be recorded and be part of a folder's name."""
-        return plain(str(Path(self.dataset).resolve())) if self.is_own else self.dataset
+        """The name of the dataset, or the absolute path of the user's own data, as
+        printable text."""
+        return printable(str(Path(self.dataset).resolve())) if self.has_own_data else self.dataset
 
     @property
-    def _known(self) -> Fingerprint:
+    def _loaded_fingerprint(self) -> Fingerprint:
         if self.fingerprint is None:
             raise LookupError(f"the data of {self.method} on {self.dataset} have not been loaded")
         return self.fingerprint
 
-    def on(self, whole: data.Dataset) -> Job:
-        """The same job, once its data are known; `validation` holds a part of them out later."""
-        usual = data.usual_tasks(whole.name, whole.classes)
-        return replace(self, fingerprint=Fingerprint(whole.sha256(), usual))
+    def with_data(self, full: data.Dataset) -> Job:
+        """Returns the job with the fingerprint of its full dataset, before `validation` holds
+        samples out."""
+        usual = data.usual_tasks(full.name, full.classes)
+        return replace(self, fingerprint=Fingerprint(full.sha256(), usual))
 
-    # ---- what it is made of
+    # ---- its settings, data, stream and learner
 
     @property
     def run_settings(self) -> dict[str, str]:
-        """What was set by hand; and where mirror images are of another class, what a method that
-        mirrors by default, or a preset for all data, has instead, unless `mirror` was asked for.
-        (Any other preset that mirrors was asked for by name: it is refused rather than changed.)
+        """The user's settings, changed so that nothing mirrors images of another class (digits,
+        text). A method that mirrors by default gets `mirror=false`; a preset with unmirrored
+        settings gets those. Nothing changes if the user sets `mirror=true`. (Any other preset that
+        mirrors was chosen by name: `make` refuses it rather than change it.)
 
         >>> Job("gsa-released", "digits").run_settings, Job("gsa-released", "cifar100").run_settings
         ({'mirror': 'false'}, {})
@@ -220,46 +242,46 @@ class Job:
         by_default = "mirror" not in preset.settings
         mirrors = preset.settings.get("mirror", learner.mirror)
         instead = {"mirror": False} if by_default else preset.unmirrored
-        asked = {name: value for name, value in self.settings.items() if name == "mirror"}
-        if not mirrors or instead is None or read_settings(learner, asked).get("mirror"):
+        chosen = {name: value for name, value in self.settings.items() if name == "mirror"}
+        if not mirrors or instead is None or parse_settings(learner, chosen).get("mirror"):
             return self.settings
-        told = self.mirror_is_same_class
-        same = data.mirror_is_same_class(self.dataset) if told is None else told
+        given = self.mirror_is_same_class
+        same = data.mirror_is_same_class(self.dataset) if given is None else given
         if same:
             return self.settings
-        return {name: as_text(value) for name, value in instead.items()} | self.settings
+        return {name: format_setting(value) for name, value in instead.items()} | self.settings
 
     @property
     def variant(self) -> Variant:
-        """What was chosen otherwise than by default; empty for a plain job.
+        """The choices that differ from the defaults, as results show them; empty without any.
 
         >>> str(Job("gsa", preset="tuned", settings={"lr": "1e-3", "mix": "64"}, tasks=2).variant)
         'tuned lr=1e-3 tasks=2'
         """
         variant = Variant() if self.preset == COMMON else Variant({PRESET: self.preset})
         usual = self._defaults | self.chosen_preset().settings
-        others = _others(self.chosen_settings(), usual)
+        others = _differing(self.chosen_settings(), usual)
         variant |= {
             name: text for name, text in sorted(self.run_settings.items()) if name in others
         }
         for option in fields(self):
             value = getattr(self, option.name)
-            if option.name not in BESIDE and value != option.default:
+            if option.name not in NOT_IN_VARIANT and value != option.default:
                 variant[option.name] = str(value)
         return variant
 
     def score_every(self, stream: Stream) -> int | None:
-        """After how many steps the learner is scored; None: only at the end, since it has to train
-        for it."""
+        """Returns the number of steps between evaluation points; None if the learner is scored only
+        at the end, because it has to train before it is scored."""
         if self.every is None and registry.get(self.method).learner.traits.trains_to_score:
             return None
         return self.every or max(1, len(stream) // POINTS_PER_RUN)
 
     def load_dataset(self) -> data.Dataset:
-        """All of it; `validation` holds out a part afterwards. What can be refused without data is
-        refused before they are loaded."""
+        """Returns the full dataset, before `validation` holds samples out. Errors that do not
+        depend on the data are raised before they are loaded."""
         registry.get(self.method)
-        self.asked_of_stream()
+        self.chosen_stream()
         return data.load(
             self.dataset,
             root=self.data_root,
@@ -271,40 +293,42 @@ class Job:
         )
 
     def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
-        """The stream over a dataset that was loaded, and the learner, not yet prepared."""
-        from onepass.evaluation.scoring import check_prequential
+        """Returns the stream over a loaded dataset, and the learner, not yet prepared."""
+        from onepass.evaluation.scoring import expect_untrained_scores
 
         info = registry.get(self.method)
-        asked = self.stream_of(data.usual_tasks(dataset.name, dataset.classes))
-        stream = streams.make(dataset, asked, seed=self.seed)
+        table = self.full_stream(data.usual_tasks(dataset.name, dataset.classes))
+        stream = streams.make_stream(dataset, table, seed=self.seed)
         if info.one_task and len(stream.tasks) > 1:
             raise InputError(
-                f"{self.method!r} learns all classes as one task, but stream {asked['stream']!r} "
+                f"{self.method!r} learns all classes as one task, but stream {table['stream']!r} "
                 f"always has {len(stream.tasks)}"
             )
         stream.check_scorable()
         if self.prequential:
-            check_prequential(info.learner)
-        return stream, configured(info.learner, **self.arguments(stream))
+            expect_untrained_scores(info.learner)
+        return stream, construct(info.learner, **self.arguments(stream))
 
-    def stream_of(self, usual_tasks: int) -> dict[str, Any]:
-        """The stream's table, with its number of tasks."""
-        asked, usual = self.asked_of_stream(), {"tasks": usual_tasks}
-        if registry.get(self.method).one_task:  # whatever was asked
-            asked.pop("tasks", None)
+    def full_stream(self, usual_tasks: int) -> dict[str, Any]:
+        """Returns all settings of the stream, with its number of tasks."""
+        chosen, usual = self.chosen_stream(), {"tasks": usual_tasks}
+        if registry.get(self.method).one_task:  # overrides the user's choice
+            chosen.pop("tasks", None)
             usual = {"tasks": 1}
-        return streams.filled(asked, usual)
+        return streams.with_defaults(chosen, usual)
 
-    def asked_of_stream(self) -> dict[str, Any]:
-        """What the stream's line and the arguments beside it say together."""
+    def chosen_stream(self) -> dict[str, Any]:
+        """Returns the stream settings that were chosen: in `stream`, and by the fields `tasks`,
+        `batch` and `class_order`."""
         names = ("tasks", "batch", "class_order")
-        usual = {one.name: one.default for one in fields(self) if one.name in names}
+        usual = {option.name: option.default for option in fields(self) if option.name in names}
         given = {name: getattr(self, name) for name in names if getattr(self, name) != usual[name]}
         del usual["tasks"]  # depends on the data
-        return streams.asked(self.stream, given, usual)
+        return streams.parse_with_options(self.stream, given, usual)
 
     def arguments(self, stream: Stream) -> dict[str, Any]:
-        """Constructor defaults, then the preset, then what was set by hand."""
+        """Returns the arguments of the learner's constructor: those of the job, then the preset's,
+        then the user's settings."""
         learner = registry.get(self.method).learner
         chosen: dict[str, Any] = {"seed": self.seed, "device": self.device}
         chosen |= self.normalisation(stream)
@@ -314,33 +338,37 @@ class Job:
         return chosen | self.chosen_settings()
 
     def chosen_settings(self) -> dict[str, Any]:
-        """Those of the preset, then what was set by hand."""
+        """Returns the settings of the preset, overridden by the user's."""
         for name in ("seed", "device", "memory"):
             if name in self.settings:
-                raise InputError(f"give --{name} instead of --set {name}")
+                raise InputError(
+                    f"{name} is not a setting here: give --{name} instead of --set {name}"
+                )
         learner = registry.get(self.method).learner
-        return self.chosen_preset().settings | read_settings(learner, self.run_settings)
+        return self.chosen_preset().settings | parse_settings(learner, self.run_settings)
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
-        """Mean and standard deviation for the learner: the dataset's, if it has any, or those of
-        the samples as they come in the stream's first task."""
-        check("normalise", self.normalise, Normalise)
+        """Returns the mean and standard deviation for the learner: the dataset's, if it has them,
+        or those of the samples of the stream's first task, as the stream changes them."""
+        expect_type("normalise", self.normalise, Normalise)
         mean, std = stream.dataset.mean, stream.dataset.std
         if self.normalise == "first-task":
             mean, std = data.statistics(stream.samples_of(task=0))
         return {} if mean is None else {"mean": mean, "std": std}
 
     def _check_mirror(self, dataset: data.Dataset) -> None:
-        """A preset that mirrors images teaches nonsense where these are of another class."""
+        """Raises an InputError if the preset mirrors images, but mirrored images of this dataset
+        are not valid examples of their class (digits, text)."""
         mirrors = self.chosen_preset().settings.get("mirror") and "mirror" not in self.run_settings
         if mirrors and dataset.is_images and not dataset.mirror_is_same_class:
             raise InputError(
-                f"preset {self.preset!r} of {self.method!r} also trains mirror images, and in "
+                f"preset {self.preset!r} of {self.method!r} also trains on mirrored images, but in "
                 f"{dataset.name!r} these are not of the same class: --set mirror=false keeps the "
                 "rest of the preset"
             )
 
     def chosen_preset(self) -> Preset:
+        """Returns the job's preset; raises an error if the method does not have it."""
         learner = registry.get(self.method).learner
         if self.preset == COMMON:
             return Preset({}, "the constructor's defaults")
@@ -353,25 +381,26 @@ class Job:
 
 
 def preset_names(learner: type[Learner]) -> list[str]:
-    """The presets that a method has."""
+    """Returns the names of a method's presets."""
     return [name for name in PRESETS if name == COMMON or name in learner.presets]
 
 
-def _others(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    """Those that are not as usual."""
-    return {key: one for key, one in values.items() if key not in usual or usual[key] != one}
+def _differing(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values that differ from the usual ones."""
+    return {key: value for key, value in values.items() if key not in usual or usual[key] != value}
 
 
 def _canonical(value: Any) -> Any:
-    """As JSON has it, and one way only of writing a number."""
+    """Returns a value as JSON has it, with whole numbers always as int, so that 1 and 1.0 have the
+    same digest."""
     if isinstance(value, dict):
-        return {name: _canonical(one) for name, one in value.items()}
+        return {name: _canonical(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_canonical(one) for one in value]
+        return [_canonical(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def digest(content: dict[str, Any]) -> str:
-    """A checksum of values as JSON has them, in whatever order they come."""
+    """Returns a checksum of JSON values, independent of the order of keys."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""What was chosen for a run otherwise than by default."""
+"""The variant of a run: the choices that differ from the defaults."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Self
 PRESET = "preset"
 REVISION = "revision"
 NOTE = "note"
-# A name and "=", if there are any, then a quoted value or one without spaces.
+# An optional name and "=", then a quoted value or one without spaces
 WORD = re.compile(r'(?:([^\W\d]\w*)=)?("(?:[^"\\]|\\.)*"(?= |$)|[^ ]*)')
-FOLDER = "in"  # tells two rows apart whose runs differ in nothing but where they lie
+FOLDER = "in"  # distinguishes two rows whose runs differ only in their folder
 
 
 class Variant(dict[str, str]):
-    """Names and values in the order in which they are shown: the preset, settings, options of the
-    run. `str` is the one place where they become words.
+    """Names and values, in display order: the preset, settings, options of the run. `str` gives the
+    text that tables and files hold.
 
     >>> variant = Variant(preset="tuned", lr="1e-3", tasks="2")
     >>> str(variant), str(variant.without("lr"))
@@ -29,9 +29,9 @@ class Variant(dict[str, str]):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Returns the variant that has these words: results hold it so. In results of earlier
-        versions, a word without "=" belongs to the value before it, which had a space in it; after
-        a comma begins a note.
+        """Returns the variant of a text, as results hold it. Early versions did not quote values:
+        there, a word without "=" continues the value before it, or starts a note if that value
+        ends in a comma.
 
         >>> Variant.parse('tuned label="sepal length" batch=5')
         {'preset': 'tuned', 'label': 'sepal length', 'batch': '5'}
@@ -56,14 +56,14 @@ class Variant(dict[str, str]):
         return type(self)((name, value) for name, value in self.items() if name in names)
 
     def beyond(self, shared: Self) -> Self:
-        """Returns what is not in another variant, or is something else there."""
+        """Returns the entries that another variant does not have or has with another value."""
         pairs = ((name, value) for name, value in self.items() if shared.get(name) != value)
         return type(self)(pairs)
 
 
 def shared(variants: Sequence[Variant]) -> Variant:
-    """Returns what all of several variants have, which says nothing about any of them; nothing if
-    there is only one.
+    """Returns the entries that all of several variants share, so that a table can leave them out of
+    its rows; nothing if there is only one variant.
 
     >>> shared([Variant(lr="1", batch="5"), Variant(lr="2", batch="5")])
     {'batch': '5'}

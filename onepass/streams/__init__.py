@@ -1,5 +1,6 @@
-"""Streams: in which order, and in which pieces, a dataset reaches the learner. Modules here import
-`data` and `base`; a stream of your own is one file with `@stream` and one line here."""
+"""Streams: the order and the batches in which a dataset reaches the learner. Modules here import
+only `data` and `base`. A stream of your own is one file with `@stream` and one import here.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,9 @@ if TYPE_CHECKING:
     from onepass.streams.long_tail import LongTail as LongTail
     from onepass.streams.registry import STREAMS as STREAMS
     from onepass.streams.registry import stream as stream
-    from onepass.streams.spec import asked as asked
-    from onepass.streams.spec import filled as filled
-    from onepass.streams.spec import make as make
-    from onepass.streams.spec import parse as parse
+    from onepass.streams.spec import make_stream as make_stream
+    from onepass.streams.spec import parse_stream as parse_stream
+    from onepass.streams.spec import parse_with_options as parse_with_options
+    from onepass.streams.spec import with_defaults as with_defaults
 
 __getattr__, __all__ = attach(__name__)

@@ -1,4 +1,4 @@
-"""A stream: an order over a dataset's training samples, cut into small batches."""
+"""A stream: an order over the training samples of a dataset, cut into small batches."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from torch import Tensor
 
 from onepass.base import devices
 from onepass.base.errors import InputError
-from onepass.base.settings import check
-from onepass.base.text import as_html, brief, quoted
+from onepass.base.settings import expect_type
+from onepass.base.text import html_table, quoted, short_value
 from onepass.data.base import Dataset
 
 log = logging.getLogger("onepass")
 
 
 class Stream:
-    """Batches (x, y). Iterating yields nothing but batches: where tasks begin and which classes
-    they hold stay on the evaluator's side.
+    """Batches (x, y) of a dataset in a fixed order.
 
-    A stream of your own derives from this class, or from one of the others, works out an order and
-    may override `change`. Under `@stream` it has a name for the command line too.
+    Iteration yields only batches. Where tasks begin and which classes they hold is known to the
+    evaluator, not to the learner.
+
+    A stream of your own derives from this class or from one of its subclasses. It computes an order
+    and may override `change`. Under `@stream` it also has a name for the command line.
 
     Parameters
     ----------
     order
-        The indices of training samples in the order in which they arrive, a tensor for each task.
+        Indices of training samples in the order of arrival, one tensor for each task.
     tasks
-        The classes that each task brings; by default those of its samples that no task brought
-        before.
+        Classes that each task brings; by default those of its samples that no earlier task has.
     batch
-        Samples a step; the last batch of a task may be shorter.
+        Samples in a batch; the last batch of a task may be shorter.
     boundaries
-        Whether the learner is told where a task begins; if not, it has to find out.
+        Whether the learner is told where a task begins; if not, it infers boundaries.
     derived
-        What followed from the arguments and the seed and is worth a line in a run's record.
+        Values that follow from the arguments and the seed and belong in a run's record.
 
     >>> from onepass.data import load
     >>> digits = load("digits")
@@ -48,7 +49,7 @@ class Stream:
     (29, [(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)])
     """
 
-    key: ClassVar[str] = ""  # of a class under @stream
+    key: ClassVar[str] = ""  # the name that @stream gives
 
     def __init__(
         self,
@@ -60,77 +61,79 @@ class Stream:
         *,
         derived: Mapping[str, object] | None = None,
     ) -> None:
-        check("batch", batch, int)
-        check("boundaries", boundaries, bool)
+        expect_type("batch", batch, int)
+        expect_type("boundaries", boundaries, bool)
         if batch < 1:
             raise InputError(f"batch must be at least 1, not {batch}")
         _check_order(dataset, order)
         if empty := [task for task, index in enumerate(order) if not len(index)]:
-            raise InputError(f"task {empty[0] + 1} of the stream would have no samples")
+            raise InputError(f"task {empty[0] + 1} of the stream has no samples")
         self.dataset = dataset
         groups = _first_seen(dataset, order) if tasks is None else tasks
         self.tasks = [tuple(group) for group in groups]
         self.boundaries = boundaries
-        # What was asked for, from which `make` makes the stream again: filled in by @stream.
+        # The arguments from which `make_stream` makes this stream again; @stream fills them in.
         self.spec: dict[str, object] = {"stream": type(self).__name__}
         self.derived: dict[str, object] = {"classes": self.tasks, **(derived or {})}
         pieces = [torch.split(index, batch) for index in order]
         self._batches = [piece for task in pieces for piece in task]
-        self._places = self._batches  # the same indices, where the samples are
+        self._device_batches = self._batches  # the same indices, on the device of the samples
         self._task_of = [number for number, task in enumerate(pieces) for _ in task]
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{value} {name}" for name, value in self._facts.items())
-        return f"<{type(self).__name__} of {quoted(self.dataset.name)}: {told}>"
+        facts = ", ".join(f"{value} {name}" for name, value in self._facts.items())
+        return f"<{type(self).__name__} of {quoted(self.dataset.name)}: {facts}>"
 
     def _repr_html_(self) -> str:
-        chosen = {name: brief(value) for name, value in self.spec.items() if name != "stream"}
+        chosen = {name: short_value(value) for name, value in self.spec.items() if name != "stream"}
         facts = {"dataset": self.dataset.name, **self._facts, **chosen}
-        return as_html(type(self).__name__, facts)
+        return html_table(type(self).__name__, facts)
 
     @property
     def _facts(self) -> dict[str, object]:
         return {"tasks": len(self.tasks), "steps": len(self)}
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        x = self.dataset.train_x.index_select(0, self._places[step])  # a copy
+        """Returns x and y of a step, after `change`; x lies where the dataset's samples lie."""
+        x = self.dataset.train_x.index_select(0, self._device_batches[step])  # a copy
         changed = self.change(x, step)
         if changed.shape != x.shape or changed.dtype != x.dtype:
             raise InputError(
-                f"{type(self).__name__}.change must keep {x.dtype} {tuple(x.shape)}, but it gave "
-                f"{changed.dtype} {tuple(changed.shape)}"
+                f"{type(self).__name__}.change must keep {x.dtype} {tuple(x.shape)}, "
+                f"but it returned {changed.dtype} {tuple(changed.shape)}"
             )
         return changed, self.dataset.train_y.index_select(0, self._batches[step])
 
     def samples_of(self, task: int) -> Tensor:
-        """Returns all samples of a task, as they come."""
+        """Returns all samples of a task, after `change`, in the order of arrival."""
         steps = [step for step in range(len(self)) if self.task_of(step) == task]
         return torch.cat([self.batch(step)[0] for step in steps])
 
     def check_scorable(self) -> None:
-        """Refuses a stream with a task of which there are no test samples."""
+        """Raises InputError if a task has no test samples."""
         tested = set(self.dataset.test_y.tolist())
         for task, group in enumerate(self.tasks):
             if not tested.intersection(group):
                 raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
 
     def change(self, x: Tensor, step: int) -> Tensor:
-        """What the learner is given in place of the samples of this step: as they are, unless a
-        stream says otherwise. The dataset stays as it is.
+        """Returns the samples that the learner gets in place of those of this step. By default they
+        are unchanged; a stream may override this. The dataset itself never changes.
 
-        Shape and type must stay; x may lie on a GPU. The same step must give the same values
-        whenever it is asked for, or a run that was stopped would go on with others: what is random
-        is drawn from a generator made for the step, `seeds.generator(seed, f"noise {step}")`.
-        """
+        Shape and type must stay; x may lie on a GPU. The same step must always give the same
+        values, or a resumed run would see others. Draw random numbers from a generator made for the
+        step, `seeds.generator(seed, f"noise {step}")`."""
         return x
 
     def on(self, device: torch.device) -> Stream:
-        """Returns the same stream with its samples on a device; labels stay where `learn` reads
-        them. Samples that would take more than half of the memory that is free there stay on the
-        host, from which they are moved batch by batch: steps and scores need memory too."""
+        """Returns the same stream with its samples on a device. Labels stay on the host, where
+        `learn` reads them.
+
+        Samples larger than half of the free GPU memory stay on the host and are moved batch by
+        batch, because steps and scores need GPU memory too."""
         if device.type == "cpu" or not self._has_room_on(device):
             return self
         moved = copy.copy(self)
@@ -140,21 +143,22 @@ class Stream:
             test_x=self.dataset.test_x.to(device),
         )
         sizes = [len(index) for index in self._batches]
-        moved._places = list(torch.split(torch.cat(self._batches).to(device), sizes))
+        moved._device_batches = list(torch.split(torch.cat(self._batches).to(device), sizes))
         return moved
 
     def _has_room_on(self, device: torch.device) -> bool:
         size = self.dataset.train_x.nbytes + self.dataset.test_x.nbytes
-        free = devices.free_bytes(device)
+        free = devices.free_gpu_bytes(device)
         if free is None or 2 * size <= free:
             return True
         log.warning(
-            "%s stays on the host: it takes %d MB, and %s has %d MB left; batches are moved",
+            "%s stays on the host and is moved batch by batch: it has %d MB, and %s has %d MB free",
             *(quoted(self.dataset.name), size // 10**6, device, free // 10**6),
         )
         return False
 
     def indices(self, step: int) -> Tensor:
+        """Returns the indices of a step's training samples."""
         return self._batches[step]
 
     def task_of(self, step: int) -> int:
@@ -171,23 +175,26 @@ class Stream:
 
 
 def _check_order(dataset: Dataset, order: Sequence[Tensor]) -> None:
-    whole = [
-        isinstance(one, Tensor) and one.dtype == torch.int64 and one.ndim == 1 for one in order
+    valid = [
+        isinstance(index, Tensor) and index.dtype == torch.int64 and index.ndim == 1
+        for index in order
     ]
-    if not whole or not all(whole):
-        raise InputError("order must hold a tensor of whole numbers for each task, at least one")
+    if not valid or not all(valid):
+        raise InputError("order must hold an int64 tensor (n) for each task, and at least one task")
     count = len(dataset.train_y)
-    if any(len(one) and not 0 <= int(one.min()) <= int(one.max()) < count for one in order):
-        raise InputError(f"order must number training samples, from 0 to {count - 1}")
+    if any(len(index) and not 0 <= int(index.min()) <= int(index.max()) < count for index in order):
+        raise InputError(f"order must hold indices of training samples, from 0 to {count - 1}")
 
 
 def _first_seen(dataset: Dataset, order: Sequence[Tensor]) -> list[list[int]]:
-    """For each task, the classes of its samples that no task had before; all of its classes, if
-    there is no such one: the same classes may come again with other inputs."""
+    """Returns, for each task, the classes of its samples that no earlier task has.
+
+    If there are none, it returns all classes of the task: the same classes may come again with
+    other inputs."""
     known: set[int] = set()
     groups = []
     for index in order:
-        here = set(dataset.train_y[index].tolist())
-        groups.append(sorted(here - known) or sorted(here))
-        known |= here
+        present = set(dataset.train_y[index].tolist())
+        groups.append(sorted(present - known) or sorted(present))
+        known |= present
     return groups

@@ -1,4 +1,4 @@
-"""Tasks whose borders blur: some classes come back in every task."""
+"""Tasks without sharp borders: some classes return in every task."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import torch
 
 from onepass.base.errors import InputError
 from onepass.base.seeds import generator, permutation
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
-from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+from onepass.streams.classes import ClassOrder, Tasks, deal_classes, indices_of_class, shuffled
 from onepass.streams.registry import stream
 
 
 @stream("blurry")
 class Blurry(Stream):
-    """i-Blurry (Koh et al., ICLR 2022): n per cent of the classes are disjoint, they come in their
-    own task only; of each of the others, m per cent of the samples are spread evenly over the other
+    """i-Blurry (Koh et al., ICLR 2022). n per cent of the classes are disjoint: they come only in
+    their own task. For each other class, m per cent of the samples are spread evenly over the other
     tasks.
 
-    n = 100 or m = 0 is a class-incremental stream. Every sample still comes once. Which classes are
-    disjoint is drawn by the seed.
+    n = 100 or m = 0 gives a class-incremental stream. Every sample comes exactly once. The seed
+    decides which classes are disjoint.
 
     Parameters
     ----------
     n
-        Per cent of disjoint classes.
+        Percentage of disjoint classes.
     m
-        Per cent of a blurry class's samples that come in other tasks than its own.
+        Percentage of a blurry class's samples that come in other tasks than its own.
     tasks, batch, class_order, boundaries
         As for a class-incremental stream.
 
@@ -49,20 +49,20 @@ class Blurry(Stream):
         boundaries: bool = True,
     ) -> None:
         for name, value in (("n", n), ("m", m)):
-            check(name, value, float)
+            expect_type(name, value, float)
             if not 0 <= value <= 100:
-                raise InputError(f"{name} is a percentage, not {value}")
-        groups = deal(dataset, tasks, class_order, seed)
+                raise InputError(f"{name} must be a percentage from 0 to 100, not {value}")
+        groups = deal_classes(dataset, tasks, class_order, seed)
         rng = generator(seed, "stream order")
         labels = [label for group in groups for label in group]
-        # a generator of its own, so that this draw moves no shuffle
+        # a separate generator, so that this draw does not change any shuffle
         drawn = permutation(len(labels), generator(seed, "disjoint classes"))
         disjoint = {labels[i] for i in drawn[: round(len(labels) * n / 100)].tolist()}
-        pieces: list[list[torch.Tensor]] = [[] for _ in groups]  # of each task, indices by class
-        turn = 0  # leftovers of one class go on where those of the last one ended
+        pieces: list[list[torch.Tensor]] = [[] for _ in groups]  # per task, indices by class
+        turn = 0  # each class starts dealing where the previous one stopped
         for home, group in enumerate(groups):
             for label in group:
-                index = shuffled(samples_of(dataset, label), rng)
+                index = shuffled(indices_of_class(dataset, label), rng)
                 away = 0 if label in disjoint or len(groups) == 1 else round(len(index) * m / 100)
                 pieces[home].append(index[away:])  # 100 - m per cent stay in the class's own task
                 others = [task for task in range(len(groups)) if task != home]
@@ -70,7 +70,7 @@ class Blurry(Stream):
                     task = others[(turn + hand) % len(others)]
                     pieces[task].append(index[:away][hand :: len(others)])
                 turn += away
-        # sorted first, so that the shuffle depends on which samples a task has and on nothing else
+        # sorted first, so that a shuffle depends only on the set of samples of its task
         order = [shuffled(torch.cat(piece).sort().values, rng) for piece in pieces]
         derived = {"disjoint": sorted(disjoint)}
         super().__init__(dataset, order, groups, batch, boundaries, derived=derived)

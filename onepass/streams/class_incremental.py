@@ -1,4 +1,4 @@
-"""Disjoint groups of classes, one group after another."""
+"""Tasks of disjoint classes, one after another."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import torch
 from onepass.base.seeds import generator
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
-from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+from onepass.streams.classes import ClassOrder, Tasks, deal_classes, indices_of_class, shuffled
 from onepass.streams.registry import stream
 
 
 @stream("class-incremental")
 class ClassIncremental(Stream):
-    """Tasks of disjoint classes; inside a task the samples are shuffled.
+    """Tasks of disjoint classes. Samples are shuffled within a task.
 
     Parameters
     ----------
     tasks
-        How many tasks (classes are dealt out as evenly as they go, larger tasks first), or the
-        groups of classes themselves.
+        Number of tasks, or the groups of classes themselves. A number deals the classes out as
+        evenly as possible, larger tasks first.
     batch
-        Samples a step; the last batch of a task may be shorter and is kept.
+        Samples in a batch; the last batch of a task may be shorter and is kept.
     class_order
         `natural` (0, 1, 2, …) or `shuffled` by the seed.
     boundaries
-        False: the learner is never told that a task begins.
+        False: the learner is not told where a task begins.
 
     >>> from onepass.data import load
     >>> stream = ClassIncremental(load("digits"), tasks=5, batch=10, seed=0)
@@ -42,10 +42,10 @@ class ClassIncremental(Stream):
         seed: int = 0,
         boundaries: bool = True,
     ) -> None:
-        groups = deal(dataset, tasks, class_order, seed)
+        groups = deal_classes(dataset, tasks, class_order, seed)
         rng = generator(seed, "stream order")
         order = []
         for group in groups:
-            index = torch.cat([samples_of(dataset, label) for label in group])
-            order.append(shuffled(index.sort().values, rng))  # however the classes were listed
+            index = torch.cat([indices_of_class(dataset, label) for label in group])
+            order.append(shuffled(index.sort().values, rng))  # independent of the listed order
         super().__init__(dataset, order, groups, batch, boundaries)

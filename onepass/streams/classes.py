@@ -1,4 +1,4 @@
-"""Dealing classes out to tasks, and samples out of classes."""
+"""Deals classes out to tasks, and finds the samples of classes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from torch import Tensor
 
 from onepass.base.errors import InputError
 from onepass.base.seeds import generator, permutation
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.data.base import Dataset
 
 ClassOrder = Literal["natural", "shuffled"]
 Tasks = int | Sequence[Sequence[int]]
 
 
-def deal(dataset: Dataset, tasks: Tasks, class_order: ClassOrder, seed: int) -> list[list[int]]:
-    """The classes of each task: as named, or dealt out as evenly as they go, larger tasks first."""
-    check("class_order", class_order, ClassOrder)
+def deal_classes(
+    dataset: Dataset, tasks: Tasks, class_order: ClassOrder, seed: int
+) -> list[list[int]]:
+    """Returns the classes of each task: as listed in `tasks`, or dealt out as evenly as possible,
+    larger tasks first."""
+    expect_type("class_order", class_order, ClassOrder)
     if not isinstance(tasks, int):
         if class_order != "natural":
-            raise InputError("tasks that name their classes have an order already")
-        return _present(dataset, _named(tasks))
+            raise InputError(
+                "class_order must be natural if tasks lists the classes, which gives their order"
+            )
+        return _require_samples(dataset, _check_groups(tasks))
     if not 1 <= tasks <= dataset.classes:
         raise InputError(
             f"tasks must lie between 1 and the {dataset.classes} classes of {dataset.name!r}, "
@@ -32,31 +37,35 @@ def deal(dataset: Dataset, tasks: Tasks, class_order: ClassOrder, seed: int) -> 
     order = torch.arange(dataset.classes)  # natural: by label
     if class_order == "shuffled":
         order = permutation(dataset.classes, generator(seed, "class order"))
-    return _present(dataset, [group.tolist() for group in torch.tensor_split(order, tasks)])
+    return _require_samples(dataset, [group.tolist() for group in torch.tensor_split(order, tasks)])
 
 
-def samples_of(dataset: Dataset, label: int) -> Tensor:
-    """The training indices of a class."""
+def indices_of_class(dataset: Dataset, label: int) -> Tensor:
+    """Returns the indices of a class's training samples."""
     return torch.nonzero(dataset.train_y == label).flatten()
 
 
 def shuffled(index: Tensor, rng: torch.Generator) -> Tensor:
+    """Returns the indices in random order."""
     return index[permutation(len(index), rng)]
 
 
-def _named(tasks: object) -> list[list[int]]:
-    if not isinstance(tasks, Sequence) or not all(isinstance(one, Sequence) for one in tasks):
+def _check_groups(tasks: object) -> list[list[int]]:
+    """Returns lists of classes. Raises InputError unless they are groups that are disjoint and not
+    empty."""
+    if not isinstance(tasks, Sequence) or not all(isinstance(group, Sequence) for group in tasks):
         raise InputError(f"tasks must be a number or a list of groups of classes, not {tasks!r}")
     groups = [list(group) for group in tasks]
     flat = [label for group in groups for label in group]
     if not groups or not all(groups):
-        raise InputError("tasks must name at least one class each")
+        raise InputError("tasks must list at least one class for each task")
     if len(set(flat)) != len(flat):
-        raise InputError("tasks must be disjoint: a class stands in two of them")
+        raise InputError("tasks must be disjoint, but two of them list the same class")
     return groups
 
 
-def _present(dataset: Dataset, groups: list[list[int]]) -> list[list[int]]:
+def _require_samples(dataset: Dataset, groups: list[list[int]]) -> list[list[int]]:
+    """Returns the groups. Raises InputError if a class has no training samples."""
     present = set(dataset.train_y.tolist())
     missing = sorted({label for group in groups for label in group} - present)
     if missing:

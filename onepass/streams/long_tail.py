@@ -1,4 +1,4 @@
-"""Tasks of disjoint classes that have fewer and fewer samples."""
+"""Tasks of disjoint classes whose sizes fall exponentially."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import torch
 
 from onepass.base.errors import InputError
 from onepass.base.seeds import generator
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
-from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+from onepass.streams.classes import ClassOrder, Tasks, deal_classes, indices_of_class, shuffled
 from onepass.streams.registry import stream
 
 
 def long_tail_counts(counts: list[int], rho: float) -> list[int]:
-    """Class c of C keeps floor(n_c rho^(-c / (C - 1))) of its n_c samples, at least one.
+    """Returns the number of samples that each class keeps: floor(n_c rho^(-c / (C - 1))) of n_c for
+    class c of C, at least one.
 
     >>> kept = long_tail_counts([500] * 100, rho=100)
     >>> kept[0], kept[-1], sum(kept)
@@ -28,15 +29,16 @@ def long_tail_counts(counts: list[int], rho: float) -> list[int]:
 
 @stream("long-tail")
 class LongTail(Stream):
-    """Exponentially falling class sizes, the first `rho` times the last; the test set stays whole.
+    """Class sizes fall exponentially; the first class is `rho` times as large as the last. The test
+    set is not reduced.
 
-    Counts go by the natural number of a class, as in Long-Tailed-CIL (ECCV 2022). With the natural
-    class order tasks shrink ("ordered"); with a shuffled one large and small classes mix.
+    Sizes follow the natural number of a class, as in Long-Tailed-CIL (ECCV 2022). In natural class
+    order tasks shrink ("ordered"). In shuffled order large and small classes mix.
 
     Parameters
     ----------
     rho
-        How many times larger the first class is than the last.
+        Ratio of the first class's size to the last one's.
     tasks, batch, class_order, boundaries
         As for a class-incremental stream.
 
@@ -56,17 +58,17 @@ class LongTail(Stream):
         seed: int = 0,
         boundaries: bool = True,
     ) -> None:
-        check("rho", rho, float)
+        expect_type("rho", rho, float)
         if rho < 1:
             raise InputError(f"rho must be at least 1, not {rho}")
-        groups = deal(dataset, tasks, class_order, seed)
+        groups = deal_classes(dataset, tasks, class_order, seed)
         rng = generator(seed, "stream order")
-        whole = torch.bincount(dataset.train_y, minlength=dataset.classes).tolist()
-        kept = long_tail_counts(whole, rho)
-        # which samples stay: a generator of its own, so that these draws move no shuffle
+        counts = torch.bincount(dataset.train_y, minlength=dataset.classes).tolist()
+        kept = long_tail_counts(counts, rho)
+        # a separate generator chooses the samples, so that these draws do not change any shuffle
         chosen = generator(seed, "long tail")
         subset = {
-            label: shuffled(samples_of(dataset, label), chosen)[: kept[label]]
+            label: shuffled(indices_of_class(dataset, label), chosen)[: kept[label]]
             for label in range(dataset.classes)
         }
         order = [

@@ -1,4 +1,6 @@
-"""Streams by name. Adding one is one file and one import line in `streams/__init__.py`."""
+"""The registry of streams by name. A new stream is one file and one import in
+`streams/__init__.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 if TYPE_CHECKING:
     from onepass.streams.base import Stream
@@ -19,8 +21,8 @@ S = TypeVar("S", bound="Stream")
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """How a stream is made, and what can be asked of it: its arguments besides dataset and seed,
-    with their types and their defaults."""
+    """The constructor of a registered stream, and its arguments besides dataset and seed, with
+    their types and defaults."""
 
     key: str
     make: Callable[..., Stream]
@@ -29,13 +31,14 @@ class StreamInfo:
     seeded: bool
 
 
-STREAMS = Names[StreamInfo]("stream", "onepass.streams", "onepass.streams")
+STREAMS = Registry[StreamInfo]("stream", "onepass.streams", "onepass.streams")
 
 
 def stream(key: str) -> Callable[[type[S]], type[S]]:
-    """Registers a class of streams. Its constructor takes `dataset`, `seed` if anything is drawn,
-    and arguments of its own, each with a type and a default: they are what the command line, tables
-    and `spec` know."""
+    """Registers a stream class under a name.
+
+    Its constructor takes `dataset`, `seed` if it draws anything, and arguments of its own, each
+    with a type and a default. The command line, TOML tables and `spec` use these arguments."""
 
     def register(made: type[S]) -> type[S]:
         arguments = _arguments(key, made)
@@ -44,33 +47,36 @@ def stream(key: str) -> Callable[[type[S]], type[S]]:
         info = StreamInfo(key, made, arguments, defaults, seeded="seed" in parameters)
         STREAMS.add(key, info, defined=made)
         made.key = key
-        _record_what_is_asked(made, arguments)
+        _record_arguments(made, arguments)
         return made
 
     return register
 
 
 def _arguments(key: str, made: type[Stream]) -> dict[str, Any]:
+    """Returns the types of the constructor's own arguments. Raises InputError if one lacks a type
+    or a default."""
     hints = get_type_hints(made.__init__)
     own = dict(inspect.signature(made).parameters)
     if own.pop("dataset", None) is None:
         raise InputError(f"stream {key!r}: the constructor must take a dataset")
     own.pop("seed", None)
-    for name, one in own.items():
-        if name not in hints or one.default is inspect.Parameter.empty:
+    for name, parameter in own.items():
+        if name not in hints or parameter.default is inspect.Parameter.empty:
             raise InputError(f"stream {key!r}: the argument {name!r} needs a type and a default")
     return {name: hints[name] for name in own}
 
 
-def _record_what_is_asked(made: type[Stream], arguments: dict[str, Any]) -> None:
-    """After the constructor, `spec` has the values of its arguments, and `derived` the seed."""
+def _record_arguments(made: type[Stream], arguments: dict[str, Any]) -> None:
+    """Wraps the constructor so that it sets `spec` to the values of its arguments and adds the seed
+    to `derived`."""
     construct = made.__init__
     signature = inspect.signature(construct)
 
     @wraps(construct)
     def constructed(self: Stream, *positional: Any, **named: Any) -> None:
         construct(self, *positional, **named)
-        if type(self) is not made:  # a subclass, which has arguments of its own
+        if type(self) is not made:  # a subclass has other arguments
             return
         given = signature.bind(self, *positional, **named)
         given.apply_defaults()

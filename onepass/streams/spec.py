@@ -1,4 +1,4 @@
-"""A stream from one line of text or one table: `long-tail:rho=100,tasks=10`."""
+"""Makes a stream from a line of text or a table: `long-tail:rho=100,tasks=10`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import check, read
+from onepass.base.settings import expect_type, parse_setting
 from onepass.base.text import quoted
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
 from onepass.streams.classes import Tasks
 from onepass.streams.registry import STREAMS
 
-USUAL = "class-incremental"  # the stream of a table that names none
+DEFAULT_STREAM = "class-incremental"  # if a table does not name a stream
 
 
-def parse(text: str) -> dict[str, Any]:
-    """The table that a line of text stands for; whatever it does not say keeps its default.
+def parse_stream(text: str) -> dict[str, Any]:
+    """Returns the table for a line of text, without the arguments that keep their defaults.
 
-    >>> parse("long-tail:rho=100,class_order=shuffled")
+    >>> parse_stream("long-tail:rho=100,class_order=shuffled")
     {'stream': 'long-tail', 'rho': 100, 'class_order': 'shuffled'}
-    >>> parse("class-incremental:boundaries=false")
+    >>> parse_stream("class-incremental:boundaries=false")
     {'stream': 'class-incremental', 'boundaries': False}
     """
     name, _, rest = text.partition(":")
@@ -34,24 +34,28 @@ def parse(text: str) -> dict[str, Any]:
         if key not in valid:
             raise UnknownNameError(f"key of stream {table['stream']!r}", key, valid)
         if key in table:
-            raise InputError(f"{key} is said twice in {quoted(text)}")
-        table[key] = read(key, value, _plain(valid[key]))
-        check(key, table[key], _plain(valid[key]))
+            raise InputError(f"{key} is given twice in {quoted(text)}")
+        table[key] = parse_setting(key, value, _text_type(valid[key]))
+        expect_type(key, table[key], _text_type(valid[key]))
     return table
 
 
-def asked(text: str, options: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The table of a stream's line together with the options beside it: those that were given,
-    which the stream must take, and the usual values of others, for streams that take them.
+def parse_with_options(
+    text: str, options: Mapping[str, Any], usual: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the table for a stream's line of text together with command-line options.
 
-    >>> asked("long-tail:rho=10", {"batch": 5}, {"class_order": "natural"})
+    The stream must accept every option in `options`. Values in `usual` fill what is still missing,
+    for arguments that the stream has.
+
+    >>> parse_with_options("long-tail:rho=10", {"batch": 5}, {"class_order": "natural"})
     {'stream': 'long-tail', 'rho': 10, 'batch': 5, 'class_order': 'natural'}
-    >>> asked("long-tail:batch=2", {"batch": 5}, {})
+    >>> parse_with_options("long-tail:batch=2", {"batch": 5}, {})
     Traceback (most recent call last):
     ...
     onepass.base.errors.InputError: --stream says batch=2, --batch says 5
     """
-    table = parse(text)
+    table = parse_stream(text)
     valid = arguments(table["stream"])
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
@@ -60,37 +64,38 @@ def asked(text: str, options: Mapping[str, Any], usual: Mapping[str, Any]) -> di
             raise InputError(f"stream {table['stream']!r} takes no {option}; it takes: {takes}")
         if table.setdefault(name, value) != value:
             raise InputError(f"--stream says {name}={table[name]}, {option} says {value}")
-    return filled(table, usual)
+    return with_defaults(table, usual)
 
 
-def filled(table: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with the usual values of what it does not say and its stream takes."""
-    valid = arguments(table.get("stream", USUAL))
+def with_defaults(table: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the table with values from `usual` for missing arguments that the stream has."""
+    valid = arguments(table.get("stream", DEFAULT_STREAM))
     missing = {name: usual[name] for name in usual if name in valid and name not in table}
     return {**table, **missing}
 
 
-def make(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Stream:
-    """The stream of a table, as TOML or `parse` gives it; an unknown key is an error."""
+def make_stream(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Stream:
+    """Makes the stream of a table, as TOML or `parse_stream` gives it. Raises an error for an
+    unknown key."""
     chosen = dict(table)
-    name = chosen.pop("stream", USUAL)
+    name = chosen.pop("stream", DEFAULT_STREAM)
     valid = arguments(name)
     for key, value in chosen.items():
         if key not in valid:
             raise UnknownNameError(f"key of stream {name!r}", key, valid)
-        if not (valid[key] == Tasks and isinstance(value, list)):  # groups, checked where dealt
-            check(key, value, _plain(valid[key]))
+        if not (valid[key] == Tasks and isinstance(value, list)):  # deal_classes checks groups
+            expect_type(key, value, _text_type(valid[key]))
     found = STREAMS[name]
     seeded = {"seed": seed} if found.seeded else {}
     return found.make(dataset=dataset, **seeded, **chosen)
 
 
 def arguments(name: str) -> dict[str, Any]:
-    """What a stream takes, besides dataset and seed, with types."""
-    check("stream", name, str)
+    """Returns the types of a stream's arguments, besides dataset and seed."""
+    expect_type("stream", name, str)
     return STREAMS[name].arguments
 
 
-def _plain(annotation: Any) -> Any:
-    """How an argument is written in one line: of tasks, the number."""
+def _text_type(annotation: Any) -> Any:
+    """Returns the type in which a line of text gives an argument: for tasks only the number."""
     return int if annotation == Tasks else annotation

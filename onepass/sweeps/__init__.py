@@ -1,2 +1,2 @@
-"""Many runs: the file that lists them, how long each will take, which comes next, and what carries
-them out. Modules here import `executors`, `runs` and what is below them."""
+"""Sweeps of many runs: the file that lists them, their expected durations, their order and their
+execution. Modules here import `executors`, `runs` and layers below them."""

@@ -1,4 +1,4 @@
-"""`onepass.sweep`: all runs of a file that are not done yet."""
+"""`onepass.sweep`: makes all runs of a sweep file that have not finished yet."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from onepass import executors
 from onepass.base import devices
 from onepass.base.errors import DataError, InputError, UnknownNameError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.executors import RunOptions
 from onepass.runs import lines
 from onepass.runs.folder import RunFolder, make_folder
 from onepass.runs.result import Result
 from onepass.runs.spec import CheckpointEvery, Job
-from onepass.runs.status import RunStatus, finished, set_aside
+from onepass.runs.status import RunStatus, finished_result, set_aside_if_damaged
 from onepass.sweeps import runner, sweep_file
 from onepass.sweeps.durations import Durations
-from onepass.sweeps.notes import notes
+from onepass.sweeps.notices import notices
 from onepass.sweeps.runner import EndedRun, SurveyedRun
 from onepass.sweeps.sweep_file import PlannedRun
 
@@ -38,10 +38,12 @@ log = logging.getLogger("onepass")
 
 @dataclass(frozen=True)
 class SweptRun:
-    """A run of a sweep, and what has become of it: it was `finished` here, `skipped` since it had
-    finished before or another process has run it, it has `failed` with a problem, or is `left`.
-    Of a dry run `state` is how far it is, and the seconds are those that it is expected to take.
-    `priority` is the number of its grid, from 1."""
+    """A run of a sweep and its `state`.
+
+    The state is `finished` if it finished here; `skipped` if it had finished before or another
+    process ran it; `failed`, with a `problem`; or `left`, not run. In a dry run the state is the
+    status of its folder, and `expected_seconds` is the estimated duration. `priority` is the number
+    of its grid, from 1."""
 
     job: Job
     priority: int
@@ -56,21 +58,21 @@ class SweptRun:
 
 
 class SweepListener:
-    """Follows a sweep; a subclass writes only those hooks that it needs. Runs have their numbers in
-    the list that `sweep` returns."""
+    """Follows a sweep. A subclass overrides only the hooks that it needs. The number of a run is
+    its index in the list that `sweep` returns."""
 
     def started(self, runs: Sequence[SweptRun]) -> None:
-        """Whatever can be refused has been, and the first run comes next: those that were finished
-        before are `skipped`, all others `left`."""
+        """Called after all checks, before the first run. Runs that had finished before are
+        `skipped`, all others `left`."""
 
     def progressed(self, number: int, progress: Progress) -> None:
-        """A run goes on."""
+        """Called as a run makes progress."""
 
     def ended(self, number: int, run: SweptRun) -> None:
-        """A run has ended, here or in another process."""
+        """Called when a run has ended, here or in another process."""
 
     def noted(self, text: str) -> None:
-        """There is something that the user should know."""
+        """Called with a warning for the user, which it logs by default."""
         log.warning("%s", text)
 
 
@@ -91,57 +93,57 @@ def sweep(
     imports: Sequence[str] = (),
     listener: SweepListener | None = None,
 ) -> list[SweptRun]:
-    """Does all runs of a file that are not done yet, as the command `onepass sweep` does, and
-    returns what has become of each.
+    """Makes all runs of a sweep file that have not finished yet, as the command `onepass sweep`
+    does, and returns every run of the file with its state.
 
-    A run that fails stops no other and raises nothing; what can be refused before the first run
-    starts is raised. Runs are in processes of their own: a script that calls this must do so below
-    `if __name__ == "__main__":`.
+    A failing run does not stop the others and raises nothing. Errors that can be found without
+    running are raised before the first run starts. Runs are in worker processes: a script that
+    calls this must do so below `if __name__ == "__main__":`.
 
     Parameters
     ----------
     file:
-        A TOML file (see `docs/sweeps.md`), or a dictionary of what would stand in one.
+        A TOML file (see `docs/sweeps.md`), or a dictionary with the content of one.
     dataset:
-        Only the runs on this one, or on these.
+        One or more datasets; only the runs on these are made.
     out:
-        Where run folders go: by default `runs`; with `append`, none are kept.
+        The folder for run folders, `runs` by default. With `append` alone, none are kept.
     append:
-        A .jsonl file that gets a line for each run; those that it holds are skipped.
+        A .jsonl file that gets a line for each run. Runs that it already holds are skipped.
     time_limit:
-        Seconds. Only what is expected to end in time is started; what still runs then is stopped.
+        Seconds. Only runs that are expected to end in time start; at the limit all runs stop.
     dry_run:
-        Runs nothing, and returns how far all runs are and how long they are expected to take.
+        Makes no run; returns the status and expected duration of each.
     jobs:
-        How many runs at a time; `auto`: as many as pay.
+        How many runs at a time; `auto`: as many as speed the sweep up.
     fail_fast:
-        The first run that fails ends the sweep.
+        Ends the sweep at the first run that fails.
     device, data_root:
-        Where to compute, and where datasets lie.
+        The device to compute on, and the folder of datasets.
     checkpoint:
         Steps between checkpoints; `auto`: ten seconds; None: no checkpoint.
     anyway:
-        Runs of other versions of onepass or torch go on, too.
+        Also resumes runs that were started with other versions of onepass or torch.
     imports:
-        Modules that register what the file asks for.
+        Modules to import, which register methods and other things that the file names.
     listener:
-        Is told how the sweep goes on.
+        A `SweepListener` that follows the sweep.
 
     >>> runs = sweep({"defaults": {"methods": ["er", "gsa"], "seeds": 2}}, dry_run=True)
     >>> [run.name for run in runs]
     ['er-digits-m100-s0', 'gsa-digits-m100-s0', 'er-digits-m100-s1', 'gsa-digits-m100-s1']
     """
     until = math.inf if time_limit is None else time.monotonic() + _seconds(time_limit)
-    planned = sweep_file.read(
+    planned = sweep_file.read_sweep_file(
         Path(file) if isinstance(file, str) else file,
-        device=str(devices.resolve(device)),
+        device=str(devices.resolve_device(device)),
         data_root=str(data_root) if data_root else None,
         imports=imports,
     )
-    planned = _on([dataset] if isinstance(dataset, str) else dataset, planned, file)
+    planned = _on_datasets([dataset] if isinstance(dataset, str) else dataset, planned, file)
     lines_file = None if append is None else Path(append)
     with _folder(out, lines_file) as folder:
-        return complete(
+        return complete_runs(
             planned,
             RunOptions(folder, True, checkpoint, anyway),
             append=lines_file,
@@ -154,7 +156,7 @@ def sweep(
         )
 
 
-def complete(
+def complete_runs(
     planned: Sequence[PlannedRun],
     options: RunOptions,
     *,
@@ -166,63 +168,64 @@ def complete(
     fail_fast: bool = False,
     listener: SweepListener | None = None,
 ) -> list[SweptRun]:
-    """Does what is not done yet of runs that are planned, until some time (of `time.monotonic`).
-    Returns them, each once; `kept`: their folders are not temporary."""
-    planned = sweep_file.without_repeats(_fingerprinted(planned, all_data=append is not None))
+    """Makes the planned runs that have not finished yet, until a time (of `time.monotonic`).
+    Returns all of them, without repeats. `kept`: run folders are not temporary."""
+    planned = sweep_file.without_repeats(_with_fingerprints(planned, all_data=append is not None))
     if any(run.job.deterministic for run in planned):
         devices.allow_determinism()
     if append is not None:
-        lines.check_name(append)
-    held = lines.read(append) if append is not None and append.exists() else []
+        lines.expect_lines_name(append)
+    held = lines.read_results(append) if append is not None and append.exists() else []
     surveyed = runner.survey(planned, options.out, held)
     durations = Durations([*held, *(run.result for run in surveyed if run.result)])
     if dry_run:
-        return [_foreseen(run, durations) for run in surveyed]
-    executor = executors.choose([run.job for run in planned], jobs, isolated=True)
+        return [_forecast(run, durations) for run in surveyed]
+    executor = executors.choose_executor([run.job for run in planned], jobs, isolated=True)
     listener = listener or SweepListener()
-    for text in notes(surveyed, kept=kept):
+    for text in notices(surveyed, kept=kept):
         listener.noted(text)
-    account = _Account(surveyed, options.out, append, listener)
+    account = _SweepRecord(surveyed, options.out, append, listener)
     todo = account.begin(surveyed, {result.identity for result in held})
-    if until == math.inf:  # else only few of them may ever start
-        runner.check([planned[number] for number in todo], executor)
-    make_folder(options.out)  # if it cannot be, no run can, and that is said once
+    if until == math.inf:  # within a time limit, few of them may ever start
+        runner.validate_runs([planned[number] for number in todo], executor)
+    make_folder(options.out)  # a folder that cannot be made is one error, not one for each run
     listener.started(account.runs)
-    _carry_out(todo, account, options, executor, durations, until, fail_fast)
+    _execute(todo, account, options, executor, durations, until, fail_fast)
     return account.runs
 
 
-def _carry_out(
+def _execute(
     todo: Sequence[int],
-    account: _Account,
+    account: _SweepRecord,
     options: RunOptions,
     executor: Executor,
     durations: Durations,
     until: float,
     fail_fast: bool,
 ) -> None:
-    """Runs what is to be done, by the numbers of the runs, and keeps account of it."""
+    """Makes the runs whose numbers are in `todo`, and records each in `account`."""
 
-    def watch(place: int, progress: Progress) -> None:
-        account.listener.progressed(todo[place], progress)
+    def watch(position: int, progress: Progress) -> None:
+        account.listener.progressed(todo[position], progress)
 
     planned = [account.planned[number] for number in todo]
     with closing(
-        runner.carry_out(planned, options, executor, durations, watch, until=until)
+        runner.execute_runs(planned, options, executor, durations, watch, until=until)
     ) as endings:
         for ended in endings:
             account.end(todo[ended.number], ended)
             if fail_fast and isinstance(ended.outcome, Exception):
                 break
-    for place, number in enumerate(todo):  # what ended in the moment in which all was stopped
+    # A run may have finished at the moment at which all runs were stopped.
+    for position, number in enumerate(todo):
         if account.runs[number].state == "left":
-            job = planned[place].job
-            if result := finished(RunFolder.of(job, options.out), job):
-                account.end(number, EndedRun(place, result))
+            job = planned[position].job
+            if result := finished_result(RunFolder.of(job, options.out), job):
+                account.end(number, EndedRun(position, result))
 
 
-class _Account:
-    """Keeps what has become of each run, by its number, tells the listener, and adds lines."""
+class _SweepRecord:
+    """Records the state of each run by its number, calls the listener, and appends result lines."""
 
     def __init__(
         self,
@@ -236,8 +239,8 @@ class _Account:
         self.runs = [SweptRun(run.job, run.priority + 1, "left") for run in self.planned]
 
     def begin(self, surveyed: Sequence[SurveyedRun], held: Collection[str]) -> list[int]:
-        """Returns the numbers of the runs that are not finished. Of those that are, each becomes a
-        line if the file does not hold it; damaged folders are moved out of the way."""
+        """Returns the numbers of the runs that have not finished. Appends the results of finished
+        runs whose identities are not in `held`; renames damaged folders."""
         todo = []
         for number, found in enumerate(surveyed):
             if found.result is not None:
@@ -246,17 +249,17 @@ class _Account:
                 if found.result.identity not in held:
                     self._keep(found.result)
                 continue
-            if found.state == "damaged" and (moved := set_aside(found.folder)):
+            if found.state == "damaged" and (moved := set_aside_if_damaged(found.folder)):
                 problem, aside = moved
                 self.listener.noted(f"{problem}; moved to {aside.name}, and run again")
             todo.append(number)
         return todo
 
     def end(self, number: int, ended: EndedRun) -> None:
-        """A run has ended."""
+        """Records the end of a run."""
         run, outcome = self.runs[number], ended.outcome
         if isinstance(outcome, Exception):
-            run = replace(run, state="failed", problem=self._told(run.job, outcome))
+            run = replace(run, state="failed", problem=self._message(run.job, outcome))
         else:
             state: Literal["skipped", "finished"] = "skipped" if ended.elsewhere else "finished"
             run = replace(run, state=state, result=outcome)
@@ -265,48 +268,50 @@ class _Account:
         self.listener.ended(number, run)
 
     def _keep(self, result: Result) -> None:
-        """Adds a line, if that is wanted, and once, whoever else appends to the file."""
+        """Appends a result to the file, if there is one. A run that another process has appended
+        meanwhile is not added twice."""
         if self.append is not None:
-            lines.append(self.append, result, once=True)
+            lines.append_result(self.append, result, once=True)
 
-    def _told(self, job: Job, problem: Exception) -> str:
-        """Returns what went wrong in which run, and where there is more about it."""
+    def _message(self, job: Job, problem: Exception) -> str:
+        """Returns an error with the name of its run and the path of its log."""
         log_file = RunFolder.of(job, self.out).log_file
-        told = f"{problem}; see {log_file}" if log_file.exists() else str(problem)
-        return told if job.folder_name in told else f"{job.folder_name}: {told}"
+        message = f"{problem}; see {log_file}" if log_file.exists() else str(problem)
+        return message if job.folder_name in message else f"{job.folder_name}: {message}"
 
 
-def _foreseen(found: SurveyedRun, durations: Durations) -> SweptRun:
+def _forecast(found: SurveyedRun, durations: Durations) -> SweptRun:
+    """Returns a run as a dry run shows it."""
     seconds = None if found.result else durations.expected(found.job)
     priority = found.planned.priority + 1
     return SweptRun(found.job, priority, found.state, found.result, expected_seconds=seconds)
 
 
-def _on(
+def _on_datasets(
     datasets: Sequence[str], planned: Sequence[PlannedRun], file: Path | str | Mapping[str, Any]
 ) -> list[PlannedRun]:
-    """Returns the runs on these datasets, or all: not every machine has the files of every one."""
+    """Returns the runs on these datasets; all runs if none is given."""
     names = {run.job.dataset for run in planned}
     for name in datasets:
         if name not in names:
-            where = sweep_file.WITHOUT_FILE if isinstance(file, Mapping) else file
-            raise UnknownNameError(f"dataset of {where}", name, names)
+            source = sweep_file.WITHOUT_FILE if isinstance(file, Mapping) else file
+            raise UnknownNameError(f"dataset of {source}", name, names)
     return [run for run in planned if not datasets or run.job.dataset in datasets]
 
 
-def _fingerprinted(planned: Sequence[PlannedRun], *, all_data: bool) -> list[PlannedRun]:
-    """Returns the runs with the fingerprints of their data. To find a run among lines there is no
-    way without; run folders of datasets that have a name are found without, and their data may be
-    gone."""
-    from onepass.runs.resources import Supplies
+def _with_fingerprints(planned: Sequence[PlannedRun], *, all_data: bool) -> list[PlannedRun]:
+    """Returns the runs with the fingerprints of their data, which are needed to find a run among
+    lines (`all_data`). The folders of runs on named datasets are found without, so there missing
+    data are no error."""
+    from onepass.runs.resources import RunResources
 
-    supplies = Supplies()
+    resources = RunResources()
 
     def with_fingerprint(job: Job) -> Job:
         try:
-            return supplies.known(job)
+            return resources.with_fingerprint(job)
         except DataError:
-            if all_data or job.is_own:
+            if all_data or job.has_own_data:
                 raise
             return job
 
@@ -315,7 +320,7 @@ def _fingerprinted(planned: Sequence[PlannedRun], *, all_data: bool) -> list[Pla
 
 @contextmanager
 def _folder(out: Path | str | None, append: Path | None) -> Iterator[Path]:
-    """Yields where run folders go: who wants lines only has them for as long as they take."""
+    """Yields the folder for run folders: a temporary one if only lines are wanted."""
     if out is None and append is not None:
         with tempfile.TemporaryDirectory(prefix="onepass-") as folder:
             yield Path(folder)
@@ -324,7 +329,7 @@ def _folder(out: Path | str | None, append: Path | None) -> Iterator[Path]:
 
 
 def _seconds(time_limit: float) -> float:
-    check("time_limit", time_limit, float)
+    expect_type("time_limit", time_limit, float)
     if not time_limit > 0:
         raise InputError(f"time_limit must be seconds above 0, not {time_limit!r}")
     return time_limit

@@ -1,4 +1,4 @@
-"""The runs of a sweep, carried out: what is finished is left alone, whatever else is done."""
+"""Finds out which runs of a sweep have finished, and executes the others."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from onepass.executors import Executor, RunOptions, Watch
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
-from onepass.runs.status import RunStatus, finished, status_of
+from onepass.runs.status import RunStatus, finished_result, status_of
 from onepass.sweeps.durations import Durations, run_kind
 from onepass.sweeps.scheduler import Scheduler
 from onepass.sweeps.sweep_file import PlannedRun
 
-PAUSE = 0.5  # seconds until one looks again how far another process is
+PAUSE = 0.5  # seconds between two looks at the runs of another process
 
 
 class EndedRun(NamedTuple):
-    """A run that has ended: its number, and its result or what went wrong. `elsewhere`: another
-    process has run it."""
+    """A run that has ended: its number, and its result or error. `elsewhere`: another process has
+    run it."""
 
     number: int
     outcome: Result | Exception
@@ -37,7 +37,8 @@ EndedRuns = Generator[EndedRun, None, None]
 
 @dataclass(frozen=True)
 class SurveyedRun:
-    """A run of a sweep before anything is done: how far it is, and its result if it has one."""
+    """A planned run, the status of its folder, and its result if it has one, before the sweep
+    starts."""
 
     planned: PlannedRun
     state: RunStatus
@@ -50,7 +51,8 @@ class SurveyedRun:
 
 
 def survey(planned: Sequence[PlannedRun], out: Path, lines: Sequence[Result]) -> list[SurveyedRun]:
-    """Returns how far each run is: in a line of results, wherever made, or in its folder."""
+    """Returns the status of each run, from a line with its result, made on any machine, or from its
+    folder below `out`."""
     held = {result.identity: result for result in lines if result.identity}
     return [_found(run, RunFolder.of(run.job, out), held) for run in planned]
 
@@ -60,19 +62,20 @@ def _found(run: PlannedRun, folder: RunFolder, held: Mapping[str, Result]) -> Su
         return SurveyedRun(run, "finished", folder, line)
     state, _ = status_of(folder)
     if state == "finished":
-        result = finished(folder, run.job)
+        result = finished_result(folder, run.job)
         return SurveyedRun(run, "finished" if result else "to run", folder, result)
     return SurveyedRun(run, state, folder)
 
 
-def check(planned: Sequence[PlannedRun], executor: Executor) -> None:
-    """Refuses what can be refused before the first run starts: one of each kind will do."""
+def validate_runs(planned: Sequence[PlannedRun], executor: Executor) -> None:
+    """Raises an error for jobs that cannot run, before the first run starts. Jobs that differ only
+    in their seeds need one check."""
     first = {run_kind(run.job): run.job for run in reversed(planned)}
     for job in first.values():
         executor.check(job)
 
 
-def carry_out(
+def execute_runs(
     planned: Sequence[PlannedRun],
     options: RunOptions,
     executor: Executor,
@@ -81,11 +84,11 @@ def carry_out(
     *,
     until: float = math.inf,
 ) -> EndedRuns:
-    """Runs what is not finished. Yields each one's number and what came out as it ends.
+    """Executes the planned runs, and yields each as it ends.
 
-    What another process is running is left to it; in the end, if it has finished there, its result
-    is as good as ours, and if that process has died, its run goes on here. Nothing starts after the
-    time `until`; what is still running then the executor stops.
+    A run that another process is running is left to that process. If it finishes there, its result
+    is yielded too; if that process dies, the run resumes here. Nothing starts after the time
+    `until`, when the executor also stops all runs.
     """
     left = list(range(len(planned)))
     while left:
@@ -97,16 +100,16 @@ def carry_out(
         ):
             scheduler.ended(number)
             if isinstance(outcome, BusyError):
-                scheduler.passed.append(number)
+                scheduler.passed_over.append(number)
                 continue
             if isinstance(outcome, Result):
                 durations.learn(outcome)
             yield EndedRun(left[number], outcome)
-        left = [left[number] for number in scheduler.passed]
+        left = [left[number] for number in scheduler.passed_over]
         _wait_for_any([RunFolder.of(planned[index].job, options.out) for index in left], until)
         for index in list(left):
             job = planned[index].job
-            if (result := finished(RunFolder.of(job, options.out), job)) is not None:
+            if (result := finished_result(RunFolder.of(job, options.out), job)) is not None:
                 left.remove(index)
                 yield EndedRun(index, result, elsewhere=True)
 
@@ -124,7 +127,7 @@ def _renumbered(watch: Watch, numbers: Sequence[int]) -> Watch:
 
 
 def _wait_for_any(folders: Sequence[RunFolder], until: float) -> None:
-    """Waits until another process has finished one of them, or has left it, or the time is up."""
+    """Waits until another process no longer runs one of the folders, or until the time is up."""
     while folders and all(folder.is_being_run() for folder in folders):
         if time.monotonic() >= until:
             return

@@ -1,4 +1,4 @@
-"""Which run of a sweep comes next."""
+"""The queue that decides which run of a sweep comes next."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from pathlib import Path
 
 from onepass.runs.folder import RunFolder
 from onepass.runs.spec import Job
-from onepass.runs.status import finished
+from onepass.runs.status import finished_result
 from onepass.sweeps.durations import Durations, RunKind, run_kind
 from onepass.sweeps.sweep_file import PlannedRun
 
 
 class Scheduler:
-    """Gives out the jobs of a list, by their numbers: in their order, or, if the time is limited,
-    only what is expected to end in the time that is left, of each priority the longest first. Of
-    runs that nobody has measured one is started as a trial, before the others of its priority, and
-    those of its kind wait for it.
+    """A queue of planned runs: without a time limit in their order, with one by expected duration.
 
-    A run that another process is at, or has finished meanwhile, is passed over: `passed` has the
-    numbers of these.
+    With a limit, only runs that are expected to end in the remaining time start, the longest of
+    each priority first. A kind of run that was never measured starts with a trial, before the
+    others of its priority; further runs of that kind wait for it.
+
+    Runs that another process is running, or has finished meanwhile, are skipped; `passed_over` has
+    their numbers.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Scheduler:
         self.kinds = [run_kind(run.job) for run in planned]
         self.waiting = list(range(len(planned)))
         self.trials: dict[int, RunKind] = {}  # runs that are being measured
-        self.passed: list[int] = []
+        self.passed_over: list[int] = []
 
     def take(self, fits: Callable[[Job], bool]) -> int | None:
         for index in self._in_turn():
@@ -47,8 +48,8 @@ class Scheduler:
                 continue
             self.waiting.remove(index)
             folder = RunFolder.of(job, self.out)
-            if folder.is_being_run() or finished(folder, job):
-                self.passed.append(index)
+            if folder.is_being_run() or finished_result(folder, job):
+                self.passed_over.append(index)
                 continue
             if self.durations.expected(job) is None:
                 self.trials[index] = self.kinds[index]
@@ -60,23 +61,24 @@ class Scheduler:
         self.waiting.insert(0, index)
 
     def ended(self, index: int) -> None:
-        """A run has ended, well or not."""
+        """Called when a run has ended, with a result or an error."""
         self.trials.pop(index, None)
 
     def _in_turn(self) -> list[int]:
+        """Returns the numbers of the runs that may start now, the next one first."""
         if self.until == math.inf:
             return list(self.waiting)
         left, tried = self.until - self.now(), set(self.trials.values())
         expected: dict[RunKind, float | None] = {}
         turns: list[tuple[int, float, int]] = []
-        for place, index in enumerate(self.waiting):
+        for position, index in enumerate(self.waiting):
             kind, run = self.kinds[index], self.planned[index]
             if kind not in expected:
                 expected[kind] = self.durations.expected(run.job)
             seconds = expected[kind]
             if seconds is None and kind not in tried and left > 0:
                 tried.add(kind)
-                turns.append((run.priority, -math.inf, place))
+                turns.append((run.priority, -math.inf, position))
             elif seconds is not None and seconds <= left:
-                turns.append((run.priority, -seconds, place))
-        return [self.waiting[place] for _, _, place in sorted(turns)]
+                turns.append((run.priority, -seconds, position))
+        return [self.waiting[position] for _, _, position in sorted(turns)]

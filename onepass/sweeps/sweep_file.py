@@ -1,8 +1,8 @@
-"""A sweep file: which runs, in which order.
+"""Reads a sweep file, which says which runs to make and in which order.
 
-    import = ["my.module"]  modules of yours that register what the file asks for
+    import = ["my.module"]  your modules that register methods and other things that the file names
 
-    [defaults]              any option of `onepass run`, by its name there; of every run
+    [defaults]              for every run: any option of `onepass run`, by its name there
     methods = ["er", "gsa"] a list makes a grid: a run for each of its values
     memory = [200, 500]
     seeds = 5
@@ -10,16 +10,16 @@
     [dataset.cifar100]      for the runs on one dataset
     memory = 1000
 
-    [method.gsa]            for those of one method
+    [method.gsa]            for the runs of one method
     preset = "tuned"
     set = { lr = [3e-4, 5e-4] }
 
-    [[grid]]                in order of priority, the first first; one that holds all of the above
-    methods = ["gsa"]       if there is none
+    [[grid]]                grids in order of priority; without any, there is one that holds all of
+    methods = ["gsa"]       the above
 
-What stands further down in this list of tables wins. A run that is in two grids has its place in
-the first. Inside a grid, all runs of the first seed come before those of the second. Paths of data
-are seen from the file.
+A table further down in this list overrides those above it. A run in two grids belongs to the first.
+Inside a grid, all runs of the first seed come before those of the second. Paths of data are
+relative to the file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any, get_type_hints
 from onepass import data
 from onepass.base import plugins, toml
 from onepass.base.errors import InputError, OnepassError, UnknownNameError
-from onepass.base.settings import LARGEST, check
+from onepass.base.settings import LARGEST_INT, expect_type
 from onepass.base.text import quoted
 from onepass.data.known import is_path
 from onepass.evaluation import probes
@@ -62,33 +62,33 @@ OPTIONS: dict[str, Any] = {
 }
 LEAST = {"memory": 0, "seeds": 1, "every": 1, "threads": 1, "image-size": 1}
 MOST = {"seeds": MOST_SEEDS, "threads": 1024}
-WITHOUT_FILE = Path("the sweep")  # in errors; paths of data are seen from here then
+WITHOUT_FILE = Path("the sweep")  # stands for the file in errors if the sweep is a dictionary
 Table = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A job, and the number of its grid: a smaller one is more urgent."""
+    """A job and its priority, which is the number of its grid: smaller numbers come first."""
 
     job: Job
     priority: int
 
 
-def read(
+def read_sweep_file(
     source: Path | Mapping[str, Any],
     *,
     device: str = "auto",
     data_root: str | None = None,
     imports: Sequence[str] = (),
 ) -> list[PlannedRun]:
-    """Returns the runs of a sweep file, or of what would stand in one, in their order; the same one
-    may still be there twice. Whatever is wrong is one line that names the file and the key. What
-    the file and `imports` name is imported, here and by whoever runs the jobs."""
+    """Returns the runs of a sweep file, or of a dictionary with the content of one, in their order;
+    repeats are kept. Errors name the file and the key in one line. The modules in the file and in
+    `imports` are imported here, and again in the process that runs the jobs."""
     path = source if isinstance(source, Path) else WITHOUT_FILE
-    content = toml.read(source) if isinstance(source, Path) else dict(source)
+    content = toml.read_toml(source) if isinstance(source, Path) else dict(source)
     modules = tuple(dict.fromkeys([*imports, *_imports(path, content)]))
-    plugins.import_named(modules)
-    _check(path, content)
+    plugins.import_modules(modules)
+    _expect_valid(path, content)
     grids = content.get("grid", [{}])
     counted = 0
     planned: list[PlannedRun] = []
@@ -111,33 +111,33 @@ def read(
 def _imports(path: Path, content: Table) -> list[str]:
     modules = _listed(content.get("import", []))
     for module in modules:
-        check(f"{path}: import", module, str)
+        expect_type(f"{path}: import", module, str)
     return modules
 
 
-def _check(path: Path, content: Table) -> None:
+def _expect_valid(path: Path, content: Table) -> None:
     for name in content:
         if name in TABLES:
             continue
         if name in OPTIONS:
             raise InputError(f"{path}: {name} belongs below [defaults] or [[grid]]")
         raise UnknownNameError(f"key of {path}", name, TABLES)
-    _check_table(path, "[defaults]", content.get("defaults", {}))
+    _expect_valid_table(path, "[defaults]", content.get("defaults", {}))
     for kind, own in (("dataset", "dataset"), ("method", "methods")):
         tables = content.get(kind, {})
         _expect(path, f"[{kind}]", tables, dict)
         for name, table in tables.items():
             where = f"[{kind}.{name}]"
             if not _exists(kind, name):
-                valid = data.names() if kind == "dataset" else registry.METHODS.names()
+                valid = data.dataset_names() if kind == "dataset" else registry.METHODS.names()
                 raise InputError(f"{path}: {where}: {UnknownNameError(kind, name, valid)}")
-            _check_table(path, where, table, without=own)
+            _expect_valid_table(path, where, table, without=own)
     grids = content.get("grid", [{}])
     _expect(path, "[[grid]]", grids, list)
     if not grids:
         raise InputError(f"{path}: there is no [[grid]]")
     for number, table in enumerate(grids, start=1):
-        _check_table(path, f"[[grid]] {number}", table)
+        _expect_valid_table(path, f"[[grid]] {number}", table)
 
 
 def _exists(kind: str, name: str) -> bool:
@@ -152,51 +152,51 @@ def _expect(path: Path, where: str, value: object, kind: type) -> None:
         raise InputError(f"{path}: {where} must be {wanted}, not {quoted(value)}")
 
 
-def _check_table(path: Path, where: str, table: Table, without: str = "") -> None:
+def _expect_valid_table(path: Path, where: str, table: Table, without: str = "") -> None:
     _expect(path, where, table, dict)
     for name, value in table.items():
         valid = [option for option in OPTIONS if option != without]
         if name not in valid:
             raise UnknownNameError(f"key of {path} {where}", name, valid)
-        told = f"{path}: {where} {name}"
+        key = f"{path}: {where} {name}"
         if name == "set":
-            _check_settings(told, value)
+            _expect_valid_settings(key, value)
             continue
         values = value if isinstance(value, list) and name != "seeds" else [value]
         if not values:
-            raise InputError(f"{told} is an empty list")
+            raise InputError(f"{key} is an empty list")
         for alternative in values:
-            check(told, alternative, OPTIONS[name])
-            _check_range(told, name, alternative)
+            expect_type(key, alternative, OPTIONS[name])
+            _expect_in_range(key, name, alternative)
 
 
-def _check_range(told: str, name: str, value: Any) -> None:
-    least, most = LEAST.get(name, -LARGEST), MOST.get(name, LARGEST)
+def _expect_in_range(key: str, name: str, value: Any) -> None:
+    least, most = LEAST.get(name, -LARGEST_INT), MOST.get(name, LARGEST_INT)
     if isinstance(value, int) and not least <= value <= most:
         limit = f"at least {least}" if value < least else f"at most {most}"
-        raise InputError(f"{told} must be {limit}, not {value}")
+        raise InputError(f"{key} must be {limit}, not {value}")
 
 
-def _check_settings(told: str, settings: Any) -> None:
-    check(told, settings, dict)
+def _expect_valid_settings(key: str, settings: Any) -> None:
+    expect_type(key, settings, dict)
     for name, value in settings.items():
         values = value if isinstance(value, list) else [value]
         if not values:
-            raise InputError(f"{told}.{name} is an empty list")
+            raise InputError(f"{key}.{name} is an empty list")
         for alternative in values:
-            check(f"{told}.{name}", alternative, str | int | float | bool)
+            expect_type(f"{key}.{name}", alternative, str | int | float | bool)
 
 
 # ---- from tables to jobs
 
 
 def _tables(path: Path, where: str, content: Table, grid: Table) -> Iterator[Table]:
-    """One for each method and dataset of a grid, with all that is said of the two together."""
+    """Yields a table for each method and dataset of a grid, merged from all tables that apply."""
     defaults = content.get("defaults", {})
     methods = grid.get("methods", defaults.get("methods"))
     if methods is None:
         raise InputError(f"{path}: {where} names no methods; write methods = [...]")
-    for method in _every(methods):
+    for method in _all_methods(methods):
         own = content.get("method", {}).get(method, {})
         for dataset in _listed(_merged(defaults, own, grid).get("dataset", Job.dataset)):
             theirs = content.get("dataset", {}).get(dataset, {})
@@ -204,8 +204,8 @@ def _tables(path: Path, where: str, content: Table, grid: Table) -> Iterator[Tab
             yield {**merged, "methods": method, "dataset": dataset}
 
 
-def _every(methods: Any) -> list[str]:
-    """`all` stands for every method that there is, as on the command line."""
+def _all_methods(methods: Any) -> list[str]:
+    """Returns the methods; `all` stands for every registered method, as on the command line."""
     names = _listed(methods)
     return [info.key for info in registry.methods()] if "all" in names else names
 
@@ -215,16 +215,17 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _merged(*tables: Table) -> Table:
-    """The later ones win; settings do so one by one."""
-    whole: Table = {}
+    """Returns one table in which later tables override earlier ones, and settings in `set` one by
+    one."""
+    merged: Table = {}
     for table in tables:
-        settings = {**whole.get("set", {}), **table.get("set", {})}
-        whole = {**whole, **table, "set": settings}
-    return whole
+        settings = {**merged.get("set", {}), **table.get("set", {})}
+        merged = {**merged, **table, "set": settings}
+    return merged
 
 
 def _axes(table: Table) -> dict[str, list[Any]]:
-    """Every choice with its alternatives; a setting's name has a dot before it."""
+    """Returns the values of every option; the name of a setting gets a dot in front."""
     axes = {name: _listed(value) for name, value in table.items() if name not in ("set", "probe")}
     if "seeds" in axes:
         (count,) = axes.pop("seeds")
@@ -242,10 +243,10 @@ def _jobs(path: Path, where: str, table: Table, here: Table) -> Iterator[Job]:
         chosen = dict(zip(axes, values, strict=True))
         try:
             job = _job(path, chosen, tuple(_listed(table.get("probe", []))), here)
-            _check_names(job)
+            _expect_known_names(job)
         except OnepassError as problem:
-            told = f"{chosen['methods']} on {chosen['dataset']}"
-            raise InputError(f"{path}: {where}: {told}: {problem}") from None
+            run = f"{chosen['methods']} on {chosen['dataset']}"
+            raise InputError(f"{path}: {where}: {run}: {problem}") from None
         yield job
 
 
@@ -253,11 +254,11 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
     from onepass.learning.learner import Learner
 
     settings = {
-        name[1:]: toml.as_text(value, name[1:])
+        name[1:]: toml.toml_value_as_text(value, name[1:])
         for name, value in chosen.items()
         if name.startswith(".")
     }
-    plugins.expect_named(settings.get("net"), str(path))
+    plugins.expect_user_named(settings.get("net"), str(path))
     for name in ("engine", "precision"):
         if name in chosen and name in settings:
             raise InputError(f"give {name} or set.{name}, not both")
@@ -273,17 +274,18 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
     return Job(method=chosen["methods"], settings=settings, probes=watched, **options, **here)
 
 
-def _check_names(job: Job) -> None:
-    """What can be refused without data."""
-    if not job.is_own and not data.is_known(job.dataset):
-        raise UnknownNameError("dataset", job.dataset, data.names())
+def _expect_known_names(job: Job) -> None:
+    """Raises an error for names and settings that are not valid, without loading data."""
+    if not job.has_own_data and not data.is_known(job.dataset):
+        raise UnknownNameError("dataset", job.dataset, data.dataset_names())
     job.chosen_settings()
-    job.asked_of_stream()
-    probes.check(job.probes)
+    job.chosen_stream()
+    probes.expect_probes(job.probes)
 
 
 def without_repeats(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Each run once, where it first comes; the user's own data must be known."""
+    """Returns each run once, at its first position. Jobs on the user's own data need their
+    fingerprints."""
     first: dict[str, PlannedRun] = {}
     for run in planned:
         first.setdefault(run.job.folder_name, run)

@@ -1,3 +1,5 @@
-"""Tools beside the flow of data: the contract's checks, benchmarks, a counter of forward passes and
-the classification of image files. They may import everything below the command line but sweeps,
-searches and the paper."""
+"""Tools around learners: the contract's checks, benchmarks, a recorder of forward passes and the
+classification of image files.
+
+They may import every package below the command line except `sweeps`, `tuning` and `gsa_paper`.
+"""

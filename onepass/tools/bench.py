@@ -1,9 +1,9 @@
-"""How fast a method's step is on this machine, beside the bare step of the same forwards.
+"""Measures how fast a method's step is on this machine, relative to a bare training step.
 
-The bare step is what cannot be avoided: the forwards of the method's step, one after another, each
-with as many images, in the same mode and precision; the cross-entropy of those that have a
-gradient, one backward for all of them and one step of the optimiser; on fixed inputs, with the same
-network and engine. Whether the method could do with fewer or larger forwards is its paper's affair.
+The bare step is the least that the method's step must do. It repeats the method's forward passes
+one by one, with the same number of images, mode, precision, network and engine, on fixed inputs.
+Then it takes the cross-entropy of the passes that have a gradient, one backward pass for all of
+them and one optimiser step. It does not ask whether the method could do with fewer passes.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from torch import Tensor
 from onepass.base import devices
 from onepass.base.errors import InputError
 from onepass.base.parts import Step
-from onepass.base.settings import configured, read_settings, setting_names
+from onepass.base.settings import construct, parse_settings, setting_names
 from onepass.learning import execution, registry
-from onepass.learning.image_counts import images_of
+from onepass.learning.image_counts import images_per_batch
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import stores_of
 from onepass.memory import Store
 from onepass.nets import optimisers
-from onepass.tools.forward_counter import Pass, watched
+from onepass.tools.forward_counter import ForwardPass, record_forwards
 
-WARM_UP = 20
-BLOCKS = 5
-FILLING = 500
+WARM_UP_STEPS = 20
+BLOCKS = 5  # of timed steps; bare steps are timed in as many, in turn
+FILL_CHUNK = 500  # samples that enter the memory at once
 
 
 @dataclass(frozen=True)
-class Case:
-    """What is timed: a method on random data of a shape, when all classes are known (half of them
-    from an earlier task) and the memory is full."""
+class BenchCase:
+    """A method to time on random data of one shape.
+
+    The learner knows all classes, half of them from an earlier task, and its memory is full.
+    """
 
     method: str
     memory: int = 1000
@@ -54,17 +56,20 @@ class Case:
         method = registry.get(self.method).learner
         for name in ("seed", "device", "memory"):
             if name in self.settings:
-                raise InputError(f"{name} cannot be set here: it is part of what is timed")
-        chosen = read_settings(method, self.settings)
+                raise InputError(f"{name} cannot be given by --set here: the benchmark sets it")
+        chosen = parse_settings(method, self.settings)
         if "memory" in setting_names(method):
             chosen["memory"] = self.memory
-        return configured(method, device=self.device, seed=0, **chosen)
+        return construct(method, device=self.device, seed=0, **chosen)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What came out. The peak is of this process, None where the system does not tell; on a GPU, of
-    what it allocated there."""
+    """Rates, in steps and images per second, and image counts per step.
+
+    `peak_megabytes` is the peak RAM of this process or, on a GPU, the peak that torch allocated
+    there; None if the system does not report it.
+    """
 
     steps_per_second: float
     images_per_second: float
@@ -75,38 +80,41 @@ class Speed:
     peak_megabytes: float | None
 
 
-def measure(case: Case) -> dict[str, Any]:
-    """The case and its speed, from alternating blocks of steps and of bare steps: the fastest of
-    each, since whatever disturbs a block makes it slower."""
+def measure(case: BenchCase) -> dict[str, Any]:
+    """Returns the fields of the case and of its speed.
+
+    Blocks of the method's steps and of bare steps alternate. The fastest block of each counts,
+    because a disturbance can only make a block slower.
+    """
     learner = case.learner()
     sizes = {**learner.get_params(), "classes": case.classes, "batch": case.batch}
     sample = {"values in a sample": math.prod(case.shape)}
-    with devices.room_for({**sizes, **sample}), devices.current(case.device):
-        return _measured(case, learner)
+    with devices.naming_large_settings({**sizes, **sample}), devices.selected_gpu(case.device):
+        return _measure(case, learner)
 
 
-def _measured(case: Case, learner: Learner) -> dict[str, Any]:
-    batches = Batches(case)
+def _measure(case: BenchCase, learner: Learner) -> dict[str, Any]:
+    batches = RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
-    if devices.kind(case.device) == "cuda":
+    if devices.device_type(case.device) == "cuda":
         torch.cuda.reset_peak_memory_stats()
     batches.introduce(learner)
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP_STEPS):
         batches.learn(learner)
-    peak = _peak(case.device)
-    bare = _bare_step(learner, case, _passes(case))
-    for _ in range(WARM_UP):
+    peak = _peak_bytes(case.device)
+    bare = _make_bare_step(learner, case, _record_step_passes(case))
+    for _ in range(WARM_UP_STEPS):
         bare()
     count = max(1, case.steps // BLOCKS)
     pairs = [
         (
-            _time(lambda: batches.learn(learner), count, case.device),
-            _time(bare, count, case.device),
+            _seconds_of(lambda: batches.learn(learner), count, case.device),
+            _seconds_of(bare, count, case.device),
         )
         for _ in range(BLOCKS)
     ]
     rate, bare_rate = (count / min(taken) for taken in zip(*pairs, strict=True))
-    images = images_of(learner, case.batch)
+    images = images_per_batch(learner, case.batch)
     speed = Speed(
         steps_per_second=rate,
         images_per_second=rate * (images.trained + images.scored),
@@ -119,13 +127,13 @@ def _measured(case: Case, learner: Learner) -> dict[str, Any]:
     return {**asdict(case), **asdict(speed)}
 
 
-class Batches:
-    """Random samples, round and round."""
+class RandomBatches:
+    """Random samples with random labels, in batches, repeated without end."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: BenchCase) -> None:
         rng = torch.Generator().manual_seed(0)
         self.case, self.next = case, 0
-        count = case.batch * max(200, -(-FILLING // case.batch))
+        count = case.batch * max(200, -(-FILL_CHUNK // case.batch))
         x = torch.randint(256, (count, *case.shape), generator=rng, dtype=torch.uint8)
         self.x = (x if len(case.shape) == 3 else x.float() / 255).to(case.device)
         self.y = torch.randint(case.classes, (count,), generator=rng)
@@ -136,72 +144,84 @@ class Batches:
         return learner.learn(self.x[chosen], self.y[chosen])
 
     def introduce(self, learner: Learner) -> None:
-        """Every class once, the second half after a boundary; then the memory is filled."""
+        """Teaches each class once, the second half after a boundary, and fills the memory."""
         x, half = self.x[: self.case.batch], -(-self.case.classes // 2)
         for first, past in ((0, half), (half, self.case.classes)):
             learner.new_task()
             for y in torch.split(torch.arange(first, past), self.case.batch):
                 learner.learn(x[: len(y)], y)
         for store in stores_of(learner):
-            for _ in range(0, store.capacity, FILLING):
+            for _ in range(0, store.capacity, FILL_CHUNK):
                 store.add(
-                    self.x[:FILLING],
-                    self.y[:FILLING].to(learner.trainer.torch_device),
-                    **_blank(store),
+                    self.x[:FILL_CHUNK],
+                    self.y[:FILL_CHUNK].to(learner.trainer.torch_device),
+                    **_blank_fields(store),
                 )
 
 
-def _blank(store: Store) -> dict[str, Tensor]:
+def _blank_fields(store: Store) -> dict[str, Tensor]:
     return {
-        name: values[:1].expand(FILLING, *values.shape[1:]) for name, values in store.fields.items()
+        name: values[:1].expand(FILL_CHUNK, *values.shape[1:])
+        for name, values in store.fields.items()
     }
 
 
-def _passes(case: Case) -> list[Pass]:
-    """What goes through the network in a step when all classes are known, by watching one."""
+def _record_step_passes(case: BenchCase) -> list[ForwardPass]:
+    """Returns the forward passes of one step with all classes known.
+
+    The step runs eagerly on a learner of its own, because a captured graph calls no hooks.
+    """
     case = replace(case, settings={**case.settings, "engine": "eager"})
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     batches.introduce(learner)
-    with watched(type(learner.model.body)) as passes:
+    with record_forwards(type(learner.model.body)) as passes:
         batches.learn(learner)
     return passes
 
 
-def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[], Step]:
-    if not any(one.graded for one in passes):
+def _make_bare_step(
+    learner: Learner, case: BenchCase, passes: list[ForwardPass]
+) -> Callable[[], Step]:
+    """Returns a function that takes one bare step with these forward passes."""
+    if not any(recorded.graded for recorded in passes):
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
-    model, evaluator, where = learner.model, learner.trainer.evaluator, learner.trainer.torch_device
-    optimizer = optimisers.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
+    model, evaluator, where = (
+        learner.model,
+        learner.trainer.eval_model,
+        learner.trainer.torch_device,
+    )
+    optimizer = optimisers.make_optimiser(learner.optimizer, model.parameters(), learner.lr, 0.0)
     rng = torch.Generator(where).manual_seed(0)
-    most = max(one.images for one in passes)
+    most = max(recorded.images for recorded in passes)
     inputs = torch.rand(most, *case.shape, generator=rng, device=where)
     rows = torch.zeros(most, dtype=torch.int64, device=where)
 
-    def forward(one: Pass, x: Tensor) -> Tensor:
-        if one.in_fp32 and model.precision != "fp32":
-            return (model if one.training else evaluator)(x, in_fp32=True)  # type: ignore[no-any-return]
-        return model.train_forward(x) if one.training else evaluator(x)
+    def forward(recorded: ForwardPass, x: Tensor) -> Tensor:
+        if recorded.in_fp32 and model.precision != "fp32":
+            return (model if recorded.training else evaluator)(x, in_fp32=True)  # type: ignore[no-any-return]
+        return model.train_forward(x) if recorded.training else evaluator(x)
 
     def step(x: Tensor, y: Tensor) -> Step:
         losses = []
-        for one in passes:
-            with torch.set_grad_enabled(one.graded):
-                logits = forward(one, x[: one.images])
-            if one.graded:
-                losses.append(F.cross_entropy(logits, y[: one.images]))
+        for recorded in passes:
+            with torch.set_grad_enabled(recorded.graded):
+                logits = forward(recorded, x[: recorded.images])
+            if recorded.graded:
+                losses.append(F.cross_entropy(logits, y[: recorded.images]))
         loss = torch.stack(losses).sum()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return Step(loss.detach(), {}, ())
 
-    runner = execution.make(learner.engine, learner.traits.capturable, where, ())
+    runner = execution.make_engine(learner.engine, learner.traits.capturable, where, ())
     return lambda: runner.run(step, inputs, rows)
 
 
-def _time(call: Callable[[], Any], count: int, device: str) -> float:
+def _seconds_of(call: Callable[[], Any], count: int, device: str) -> float:
+    """Returns the wall time of `count` calls, until the device has finished them."""
     began = time.perf_counter()
     for _ in range(count):
         call()
@@ -210,12 +230,13 @@ def _time(call: Callable[[], Any], count: int, device: str) -> float:
     return time.perf_counter() - began
 
 
-def _peak(device: str) -> float | None:
-    if devices.kind(device) == "cuda":
+def _peak_bytes(device: str) -> float | None:
+    """Returns the peak of allocated GPU memory, or of this process's RAM; None on Windows."""
+    if devices.device_type(device) == "cuda":
         return torch.cuda.max_memory_allocated()
     try:
         import resource
     except ImportError:  # Windows
         return None
-    unit = 1 if sys.platform == "darwin" else 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss: macOS counts bytes
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

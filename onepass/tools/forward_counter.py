@@ -1,4 +1,4 @@
-"""What goes through a network: every pass, with its size and its kind."""
+"""Records the forward passes through a network: their batch size, mode and precision."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 
-class Pass(NamedTuple):
-    """So many images at once through a network that trains or evaluates, with or without a
-    gradient, in fp32 or in bfloat16."""
+class ForwardPass(NamedTuple):
+    """A forward pass of `images` images.
+
+    `graded`: with a gradient. `training`: the network was in training mode. `in_fp32`: the features
+    came out in fp32, not bfloat16.
+    """
 
     images: int
     graded: bool
@@ -22,14 +25,17 @@ class Pass(NamedTuple):
 
 
 @contextmanager
-def watched(kind: type[nn.Module]) -> Iterator[list[Pass]]:
-    """The passes through all networks of a kind meanwhile, in their order."""
-    found: list[Pass] = []
+def record_forwards(kind: type[nn.Module]) -> Iterator[list[ForwardPass]]:
+    """Yields a list that collects, in order, the passes through every network of this class.
+
+    Networks of a subclass are left out.
+    """
+    found: list[ForwardPass] = []
 
     def see(module: nn.Module, arguments: tuple[Any, ...], features: Tensor) -> None:
         if type(module) is kind:
             graded, in_fp32 = torch.is_grad_enabled(), features.dtype == torch.float32
-            found.append(Pass(_rows(features), graded, module.training, in_fp32))
+            found.append(ForwardPass(_count_rows(features), graded, module.training, in_fp32))
 
     handle = register_module_forward_hook(see)
     try:
@@ -38,9 +44,12 @@ def watched(kind: type[nn.Module]) -> Iterator[list[Pass]]:
         handle.remove()
 
 
-def _rows(features: Tensor) -> int:
-    """How many samples gave these features; under vmap those of all its copies."""
-    whole = features
-    while torch._C._functorch.is_functorch_wrapped_tensor(whole):
-        whole = torch._C._functorch.get_unwrapped(whole)
-    return whole.numel() // features.shape[-1]
+def _count_rows(features: Tensor) -> int:
+    """Returns the number of samples behind these features, over all copies under vmap.
+
+    Inside vmap a tensor hides its batch dimension, so it is unwrapped first.
+    """
+    unwrapped = features
+    while torch._C._functorch.is_functorch_wrapped_tensor(unwrapped):
+        unwrapped = torch._C._functorch.get_unwrapped(unwrapped)
+    return unwrapped.numel() // features.shape[-1]

@@ -1,4 +1,4 @@
-"""Classifying image files with a saved learner."""
+"""Classifies image files with a saved learner."""
 
 from __future__ import annotations
 
@@ -9,60 +9,64 @@ from typing import NamedTuple
 import numpy as np
 
 from onepass.base.errors import DataError, InputError
-from onepass.data.files import Array, contents, decode, reading
+from onepass.data.files import Array, decode_image, name_unreadable, read_bytes
 from onepass.data.folders import SUFFIXES
-from onepass.learning.checkpoint.file import read, restored_to_predict
+from onepass.learning.checkpoint.file import learner_for_predicting, read_checkpoint
 from onepass.learning.learner import Learner
 
-BATCH = 64  # images that are scored at once
+BATCH = 64  # images per forward pass
 
 
 class Prediction(NamedTuple):
-    """What an image's class is called, and its probability."""
+    """The predicted class of an image, and its softmax probability."""
 
     path: str
     label: str
     score: float
 
 
-class Unreadable(NamedTuple):
-    """A file that is no image after all, and why, in a sentence that names it."""
+class UnreadableImage(NamedTuple):
+    """A file that cannot be decoded; `problem` is a sentence that names the file and the reason."""
 
     path: str
     problem: str
 
 
-def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable]:
-    """Yields what every image of a folder (or one image) is, scaled to the learner's size."""
-    content = read(model)
-    learner = restored_to_predict(content, str(model), device=device)
+def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | UnreadableImage]:
+    """Yields the prediction for each image in a folder and below, or for a single image file.
+
+    Images are scaled to the size that the learner was trained on. Raises InputError if that was not
+    on grey or colour images of eight bits.
+    """
+    content = read_checkpoint(model)
+    learner = learner_for_predicting(content, str(model), device=device)
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(
-            f"{model} has not learned grey or colour images, and a folder has no "
-            "others: use onepass.open and predict"
+            f"{model} has not learned grey or colour images, the only ones that files hold: "
+            "use onepass.open and predict"
         )
     if content["state"]["dtype"] != "uint8":
         raise InputError(
-            f"{model} has learned float images, of which a file does not say how they were made: "
-            "use onepass.open and predict"
+            f"{model} has learned float images, and it is unknown how to make them from the pixels "
+            "of a file: use onepass.open and predict"
         )
-    paths = _images(images)
+    paths = _image_paths(images)
     for start in range(0, len(paths), BATCH):
-        yield from _classified(learner, paths[start : start + BATCH], tuple(shape))
+        yield from _classify_batch(learner, paths[start : start + BATCH], tuple(shape))
 
 
-def _classified(
+def _classify_batch(
     learner: Learner, paths: list[Path], shape: tuple[int, int, int]
-) -> list[Prediction | Unreadable]:
-    """Returns what each of some files is, all images scored at once."""
-    entries: dict[Path, Prediction | Unreadable] = {}
+) -> list[Prediction | UnreadableImage]:
+    """Returns a prediction for each file, from one forward pass, in the order of `paths`."""
+    entries: dict[Path, Prediction | UnreadableImage] = {}
     images: dict[Path, Array] = {}
     for path in paths:
         try:
-            images[path] = decode(contents(path), str(path), shape, resize=True)
+            images[path] = decode_image(read_bytes(path), str(path), shape, resize=True)
         except DataError as problem:
-            entries[path] = Unreadable(str(path), str(problem))
+            entries[path] = UnreadableImage(str(path), str(problem))
     if images:
         names = learner.class_names
         best = learner.scores(np.stack(list(images.values()))).softmax(dim=1).max(dim=1)
@@ -71,8 +75,9 @@ def _classified(
     return [entries[path] for path in paths]
 
 
-def _images(images: Path) -> list[Path]:
-    with reading(images):
+def _image_paths(images: Path) -> list[Path]:
+    """Returns the file, or the sorted image files below the folder, without hidden ones."""
+    with name_unreadable(images):
         images.stat()
     if not images.is_dir():
         return [images]

@@ -1,2 +1,2 @@
-"""A search for settings: trials on held-out training data, with Optuna, resumable. Modules here
-import `executors`, `runs` and what is below them."""
+"""Searches settings with Optuna, by trials on held-out training data; a search is resumable.
+Modules here import `executors`, `runs` and layers below them."""

@@ -1,4 +1,4 @@
-"""Stopping a trial that is not worth going on, by the scores that it has so far."""
+"""Stops a trial early if its scores so far are worse than those of most others."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.evaluation.points import Point
 from onepass.executors import RunOptions
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.tuning.study import Study
 
-SPARED = 0.25  # of a run, before it may be stopped
+SPARED = 0.25  # the fraction of a run before which it is never stopped
 
 
 class StoppedEarlyError(OnepassError):
-    """A trial that is worse than most."""
+    """Stops a trial that is worse than most."""
 
 
 @dataclass(frozen=True)
 class TrialOptions(RunOptions):
-    """Each job is the run of a trial. That of the first seed reports its scores as they come, and
-    is stopped if it is hopeless; the others run only if it was not."""
+    """Options for jobs that are runs of trials. The run of a trial's first seed reports its scores
+    and may be stopped early; the other seeds run only if it was not."""
 
     study: Path = Path()
     searched: tuple[str, ...] = ()
     first_seed: int = 0
 
-    def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
+    def run(self, job: Job, listener: Listener, resources: RunResources) -> Result:
         own = {name: job.settings[name] for name in self.searched}
         study = _study(self.study)
-        number = study.first_with(own)
+        number = study.first_trial_with(own)
         reporter = [Reporter(study, number)] if job.seed == self.first_seed else []
         try:
-            return super().run(job, Audience([listener, *reporter]), supplies)
-        except (InputError, TrainingError) as problem:  # the fault of these settings
-            study.give_up(number, str(problem))
+            return super().run(job, Audience([listener, *reporter]), resources)
+        except (InputError, TrainingError) as problem:  # caused by the trial's settings
+            study.mark_stopped(number, str(problem))
             raise
 
 
 class Reporter(Listener):
-    """Reports the any-time accuracy so far: the mean of all scores up to each point. (A score alone
-    says little: the first ones, of few classes, are the highest.)"""
+    """Reports the any-time accuracy so far, the mean of all scores up to each evaluation point. (A
+    single score says little: early scores, on few classes, are the highest.)"""
 
     key: ClassVar[str] = "reporter"
     essential: ClassVar[bool] = True
@@ -64,7 +64,7 @@ class Reporter(Listener):
         self.scores.append(point.accuracy)
         promising = self.study.report(self.trial, point.step, mean(self.scores))
         if not promising and point.step > self.spared:
-            self.study.give_up(self.trial)
+            self.study.mark_stopped(self.trial)
             raise StoppedEarlyError(f"stopped after {point.step} steps: most others were better")
 
     def state_dict(self) -> dict[str, Any]:
@@ -76,5 +76,5 @@ class Reporter(Listener):
 
 @cache
 def _study(file: Path) -> Study:
-    """One connection for all the trials that a process runs."""
+    """Returns the study of a file: one connection for all the trials that a process runs."""
     return Study(file)

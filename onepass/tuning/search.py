@@ -1,4 +1,4 @@
-"""A search in its folder: it can stop at any moment, and goes on where it was."""
+"""A search in its folder. It can stop at any moment, and resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from onepass.base import fileio, toml
 from onepass.base.errors import RunError
-from onepass.base.text import plain, shortened
+from onepass.base.text import printable, shortened
 from onepass.evaluation.callbacks import Progress
 from onepass.executors import Executor
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.tuning.pruning import TrialOptions
 from onepass.tuning.spec import SearchSpec
 from onepass.tuning.study import Study
@@ -23,10 +23,11 @@ Watch = Callable[[int, int, Progress], None]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far a search is: how many trials have ended, how many of them were stopped early, what
-    was wrong with those that could not be run; and the best: its number, value and settings, which
-    `best_file` holds too. `run` is the trial and seed of the run that has just ended."""
+class SearchState:
+    """The state of a search: how many trials have `ended`, how many of those were `stopped` early,
+    and the `problems` of those that could not run. `best`, `value` and `settings` are the number,
+    value and settings of the best trial; `best_file` holds the settings too. `run` is the trial and
+    seed of the run that has just ended."""
 
     run: tuple[int, int] | None
     ended: int
@@ -46,28 +47,30 @@ class Standing:
 
 
 class Search:
-    """`study.db` holds the trials, `runs/` their runs, `best.toml` the best settings so far."""
+    """A search in a folder: `study.db` holds the trials, `runs/` their run folders, `best.toml` the
+    best settings so far."""
 
     def __init__(self, spec: SearchSpec, folder: Path) -> None:
         self.spec, self.folder = spec, folder
         self.file = folder / "study.db"
         self.best_file = folder / "best.toml"
 
-    def go_on(
+    def run(
         self, executor: Executor, trials: int, watch: Watch = lambda trial, seed, progress: None
-    ) -> Generator[Standing, None, None]:
-        """Searches on to so many trials in all. Yields how it stands, at first and whenever a run
-        has ended. `watch` is told how far the run of a trial and seed is."""
-        supplies = Supplies()
-        self.spec = replace(self.spec, job=supplies.known(self.spec.job))
-        self.spec.check(supplies)
-        with self._held():
+    ) -> Generator[SearchState, None, None]:
+        """Searches until there are `trials` trials in all. Yields the state of the search, first at
+        the start and then when a run has ended. Calls `watch` with the trial, the seed and the
+        progress of each run."""
+        resources = RunResources()
+        self.spec = replace(self.spec, job=resources.with_fingerprint(self.spec.job))
+        self.spec.check(resources)
+        with self._locked():
             study = Study(self.file)
-            study.compare(self.spec.described(), self.folder)
+            study.expect_same_search(self.spec.description(), self.folder)
             executor.check(self.spec.job)
             queue = TrialQueue(self.spec, study, trials)
-            yield self._standing(study, None)
-            if queue.any_left():
+            yield self._state(study, None)
+            if queue.has_runs():
                 options = TrialOptions(
                     self.folder / "runs",
                     resume=True,
@@ -83,49 +86,49 @@ class Search:
                     for index, outcome in outcomes:
                         queue.end(index, outcome)
                         run = queue.trial_of[index].number, queue.jobs[index].seed
-                        yield self._standing(study, run)
+                        yield self._state(study, run)
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
-        """For one process at a time."""
+    def _locked(self) -> Iterator[None]:
+        """Makes the folder and locks it for one process; raises a RunError if that fails."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise RunError(f"cannot make the folder {self.folder}: {problem.strerror}") from None
         with ExitStack() as held:
             try:
-                held.enter_context(fileio.locked(self.folder / ".lock", wait=False))
+                held.enter_context(fileio.locked_file(self.folder / ".lock", wait=False))
             except BlockingIOError:
                 raise RunError(f"{self.folder} is being searched by another process") from None
             yield
 
-    def _standing(self, study: Study, run: tuple[int, int] | None) -> Standing:
-        """The best settings so far are written whenever they are others."""
+    def _state(self, study: Study, run: tuple[int, int] | None) -> SearchState:
+        """Returns the state of the search. Writes the best settings if they have changed."""
         ended = [trial for trial in study.trials() if trial.state.is_finished()]
-        whole = [trial for trial in ended if trial.state == study.states.COMPLETE]
+        complete = [trial for trial in ended if trial.state == study.states.COMPLETE]
         problems = [trial.user_attrs["problem"] for trial in ended if "problem" in trial.user_attrs]
-        stopped = len(ended) - len(whole) - len(problems)
-        standing = Standing(run, len(ended), stopped, problems, self.best_file)
-        if not whole:
-            return standing
-        best = max(whole, key=lambda trial: (trial.value, -trial.number))
+        stopped = len(ended) - len(complete) - len(problems)
+        state = SearchState(run, len(ended), stopped, problems, self.best_file)
+        if not complete:
+            return state
+        best = max(complete, key=lambda trial: (trial.value, -trial.number))
         settings = {**self.spec.job.settings, **best.user_attrs["settings"]}
-        standing = replace(standing, best=best.number, value=best.value, settings=settings)
-        text = self._toml(standing).encode()
+        state = replace(state, best=best.number, value=best.value, settings=settings)
+        text = self._toml(state).encode()
         if not self.best_file.is_file() or self.best_file.read_bytes() != text:
             fileio.write_atomically(self.best_file, lambda file: file.write(text))
-        return standing
+        return state
 
-    def _toml(self, standing: Standing) -> str:
+    def _toml(self, state: SearchState) -> str:
         job, objective = self.spec.job, self.spec.objective
         words = ["onepass", "run", job.method, "--dataset", job.dataset, "--memory", job.memory]
         command = shlex.join(map(str, [*words, "--preset", job.preset, "--settings", "FILE"]))
-        said = {
+        description = {
             "mean": "mean of final and any-time accuracy",
             "accuracy": "final accuracy",
             "anytime": "any-time accuracy",
         }[objective]
         return (
-            f"# {said} on held-out data: {standing.value:.2f} (trial {standing.best})\n"
-            f"# {plain(command)}\n{toml.written(standing.settings or {})}"
+            f"# {description} on held-out data: {state.value:.2f} (trial {state.best})\n"
+            f"# {printable(command)}\n{toml.settings_as_toml(state.settings or {})}"
         )

@@ -1,4 +1,4 @@
-"""What is searched: for each setting a range, or a list of choices.
+"""The space of a search: for each setting a range, or a list of choices.
 
 [space]
 lr = {low = 1e-4, high = 1e-2, log = true}
@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import check, check_name, read_settings
+from onepass.base.settings import expect_setting_name, expect_type, parse_settings
 from onepass.base.text import quoted
-from onepass.base.toml import as_text
+from onepass.base.toml import toml_value_as_text
 
 if TYPE_CHECKING:
     from onepass.learning.learner import Learner
 
 KEYS = {"low": float, "high": float, "log": bool, "step": float}
-BESIDE = ("seed", "device", "memory")  # which the job passes on
+GIVEN_BY_THE_JOB = ("seed", "device", "memory")  # options of a job, not settings to search
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`: whole ones, or any; evenly spread, or their logarithms; in
-    steps, if one is given."""
+    """The numbers from `low` to `high`, both included. `log`: their logarithms are evenly spread.
+    `step`: only low, low + step, and so on. `whole`: integers only."""
 
     low: float
     high: float
@@ -53,7 +53,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several values, as texts."""
+    """A choice of several values, as texts."""
 
     ends: list[str]
 
@@ -68,83 +68,85 @@ class Choice:
 
 @dataclass(frozen=True)
 class Space:
-    """The settings that a trial chooses, by their names."""
+    """The settings that a trial chooses, by name."""
 
     settings: dict[str, Range | Choice]
-    asked: dict[str, Any]  # as it stands in the file
+    table: dict[str, Any]  # the file's table [space], unchanged
 
     @classmethod
     def read(cls, table: Any, learner: type[Learner], where: str) -> Space:
-        """From the table of a file; names and types are those of the method's constructor."""
+        """Returns the space of a file's table; raises an error if a name or value does not fit the
+        learner's constructor."""
         if not isinstance(table, dict) or not table:
             raise InputError(f"{where} must have a table [space] of settings to search")
         hints = get_type_hints(learner)
         settings = {}
-        for name, said in table.items():
-            if name in BESIDE:
-                raise InputError(f"{where}: {name} is given beside the space, not in it")
-            check_name(learner, name)
-            settings[name] = _read(f"{where}: {name}", said, hints[name])
+        for name, values in table.items():
+            if name in GIVEN_BY_THE_JOB:
+                raise InputError(f"{where}: {name} cannot be searched; give it outside of [space]")
+            expect_setting_name(learner, name)
+            settings[name] = _read(f"{where}: {name}", values, hints[name])
             for text in settings[name].ends:
-                read_settings(learner, {name: text})
+                parse_settings(learner, {name: text})
         return cls(settings, table)
 
     def distributions(self) -> dict[str, Any]:
         return {name: values.distribution() for name, values in self.settings.items()}
 
     def texts(self, chosen: dict[str, Any]) -> dict[str, str]:
-        """What Optuna has chosen, as `--set` takes it."""
+        """Returns the settings that Optuna has chosen, as `--set` takes them."""
         return {name: values.text(chosen[name]) for name, values in self.settings.items()}
 
     def ends(self) -> Iterator[dict[str, str]]:
-        """Each end of a range and each choice, one setting at a time: what can be tried of the
-        space before anything is run."""
+        """Yields each end of a range and each choice, one setting at a time, so that they can be
+        checked before anything runs."""
         for name, values in self.settings.items():
             for text in values.ends:
                 yield {name: text}
 
 
-def _read(name: str, said: Any, hint: Any) -> Range | Choice:
-    if isinstance(said, list):
-        texts = [as_text(value, name) for value in said]
+def _read(name: str, values: Any, hint: Any) -> Range | Choice:
+    """Returns the range or choice of one setting; `hint` is the type of its argument."""
+    if isinstance(values, list):
+        texts = [toml_value_as_text(value, name) for value in values]
         if len(set(texts)) != len(texts) or not texts:
-            raise InputError(f"{name} must be a list of different choices, not {quoted(said)}")
+            raise InputError(f"{name} must be a list of different choices, not {quoted(values)}")
         return Choice(texts)
-    if not isinstance(said, dict):
-        raise InputError(f"{name} must be {{low, high}} or a list of choices, not {quoted(said)}")
-    for key, value in said.items():
+    if not isinstance(values, dict):
+        raise InputError(f"{name} must be {{low, high}} or a list of choices, not {quoted(values)}")
+    for key, value in values.items():
         if key not in KEYS:
             raise UnknownNameError(f"key of {name}", key, KEYS)
-        check(f"{name}.{key}", value, KEYS[key])
-    if not {"low", "high"} <= said.keys():
+        expect_type(f"{name}.{key}", value, KEYS[key])
+    if not {"low", "high"} <= values.keys():
         raise InputError(f"{name} must have low and high")
-    return _range(name, said, hint)
+    return _range(name, values, hint)
 
 
-def _range(name: str, said: dict[str, Any], hint: Any) -> Range:
-    whole = not _takes_fractions(hint)
+def _range(name: str, table: dict[str, Any], hint: Any) -> Range:
+    whole = not _accepts_fractions(hint)
     for key in ("low", "high", "step"):
-        if whole and isinstance(said.get(key), float):
-            raise InputError(f"{name}.{key} must be a whole number, not {said[key]!r}")
-    made = Range(**said, whole=whole)
+        if whole and isinstance(table.get(key), float):
+            raise InputError(f"{name}.{key} must be a whole number, not {table[key]!r}")
+    made = Range(**table, whole=whole)
     if not made.low < made.high:
         raise InputError(f"{name}: low must be below high, not {made.low!r} and {made.high!r}")
     if made.log and (made.low <= 0 or made.step is not None):
         raise InputError(f"{name}: log needs a low above 0 and takes no step")
-    if made.step is not None and (made.step <= 0 or _rest(made) > 1e-9):
+    if made.step is not None and (made.step <= 0 or _distance_from_a_step(made) > 1e-9):
         raise InputError(f"{name}: from low to high there must be a whole number of steps")
     return made
 
 
-def _takes_fractions(hint: Any) -> bool:
+def _accepts_fractions(hint: Any) -> bool:
     try:
-        check("", 0.5, hint)
+        expect_type("", 0.5, hint)
     except InputError:
         return False
     return True
 
 
-def _rest(made: Range) -> float:
-    """How far the nearest whole number of steps is from the end."""
+def _distance_from_a_step(made: Range) -> float:
+    """Returns how far the high end is from the nearest step, in steps."""
     steps = (made.high - made.low) / (made.step or 1)
     return abs(steps - round(steps))

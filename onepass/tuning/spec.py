@@ -1,4 +1,4 @@
-"""What is searched, and by what a trial is judged."""
+"""The specification of a search: the job, the space, and the objective that judges a trial."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from onepass.base.errors import InputError
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.evaluation.metrics import FEWEST_POINTS
 from onepass.runs.spec import OWN, Job
 from onepass.tuning.space import Space
 
 if TYPE_CHECKING:
-    from onepass.runs.resources import Supplies
+    from onepass.runs.resources import RunResources
     from onepass.runs.result import Result
 
 OBJECTIVES = ("mean", "accuracy", "anytime")
-BESIDE = (
+NOT_COMPARED = (
     *("method", "settings", "seed", "data_root", "probes", "imports", "fingerprint"),
     *("label", "test"),
 )
@@ -24,10 +24,9 @@ BESIDE = (
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """`job` is what every run is like, apart from what the `space` chooses and from its seed: there
-    are `seeds` of them in each trial, and a trial's value is their mean `objective`: the final
-    accuracy, the any-time accuracy, or the mean of both, on held-out training data. `seed` is the
-    sampler's."""
+    """One search to make. Every run is the `job` with settings from the `space` and a seed of its
+    own. Each trial has `seeds` runs, and its value is their mean `objective`: final accuracy,
+    any-time accuracy, or the mean of both, on held-out training data. `seed` seeds the sampler."""
 
     job: Job
     space: Space
@@ -35,8 +34,8 @@ class SearchSpec:
     seeds: int = 1
     seed: int = 0
 
-    def check(self, supplies: Supplies) -> None:
-        """Refuses what can be refused before anything is run."""
+    def check(self, resources: RunResources) -> None:
+        """Raises an InputError for everything that is found wrong without running."""
         job = self.job
         if not 0 < job.validation < 1:
             raise InputError(
@@ -44,8 +43,8 @@ class SearchSpec:
                 f"must be above 0 and below 1, not {job.validation}"
             )
         if both := job.settings.keys() & self.space.settings.keys():
-            raise InputError(f"{min(both)!r} is searched, and cannot be set too")
-        stream, learner = job.make(supplies.dataset(job))
+            raise InputError(f"{min(both)!r} is searched, so it cannot be set too")
+        stream, learner = job.make(resources.dataset(job))
         every = job.score_every(stream)
         if self.objective != "accuracy" and (every is None or len(stream) // every < FEWEST_POINTS):
             raise InputError(
@@ -54,19 +53,19 @@ class SearchSpec:
             )
         for chosen in self.space.ends():
             tried = replace(job, settings={**job.settings, **chosen})
-            configured(type(learner), **tried.arguments(stream))
+            construct(type(learner), **tried.arguments(stream))
 
-    def described(self) -> dict[str, Any]:
-        """What makes two searches the same: what is asked, and not where something lies."""
-        job = {name: value for name, value in asdict(self.job).items() if name not in BESIDE}
+    def description(self) -> dict[str, Any]:
+        """Returns what makes two searches the same; paths are not part of it."""
+        job = {name: value for name, value in asdict(self.job).items() if name not in NOT_COMPARED}
         return {
             "method": self.job.method,
             "revision": self.job.revision,
-            "space": self.space.asked,
+            "space": self.space.table,
             "set": self.job.settings,
             **job,
             "device": self.job.device_kind,
-            "dataset": OWN if self.job.is_own else self.job.dataset,
+            "dataset": OWN if self.job.has_own_data else self.job.dataset,
             "data_sha256": self.job.data_sha256,
             "objective": self.objective,
             "seeds": self.seeds,
@@ -74,12 +73,12 @@ class SearchSpec:
         }
 
     def run_of(self, settings: dict[str, str], number: int) -> Job:
-        """The job of a trial's n-th seed."""
+        """Returns the job of a trial's run `number`, counted from 0."""
         chosen = {**self.job.settings, **settings}
         return replace(self.job, settings=chosen, seed=self.job.seed + number)
 
     def value(self, result: Result) -> float:
-        """Of one run."""
+        """Returns the objective of one run."""
         anytime = result.anytime_accuracy
         if self.objective == "accuracy" or anytime is None:
             return result.accuracy

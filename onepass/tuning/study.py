@@ -1,4 +1,4 @@
-"""The trials of a search, in the database that Optuna keeps: asked for, told, and found again."""
+"""The trials of a search, in Optuna's database."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from onepass.tuning.space import Space
 
 NAME = "onepass"
 STOPPED, PROBLEM = "stopped", "problem"
-FIRST = 5  # trials that must have been whole before one is stopped for being worse than they were
+FEWEST_COMPLETE = 5  # trials that must be complete before others are compared with them
 WAIT = 60  # seconds for another process that writes
 
 
 @dataclass
 class Trial:
-    """One choice of settings, and what its runs have scored so far, by their seeds."""
+    """One choice of settings, and the objectives of its runs so far, by seed."""
 
     number: int
     settings: dict[str, str]
@@ -34,15 +34,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a trial has ended: with a value, or stopped early, or with a problem."""
+    """The end of a trial: a value, or a problem; neither if it was stopped early."""
 
     value: float | None = None
     problem: str | None = None
 
 
 class Study:
-    """Only the process that holds the folder asks for trials and tells their ends; whoever runs one
-    reports its scores."""
+    """The database of a search. Only the process that has locked the folder calls `ask` and `tell`;
+    the processes that run trials report their scores."""
 
     def __init__(self, file: Path) -> None:
         self.optuna = optuna_module()
@@ -54,36 +54,38 @@ class Study:
             self.study = self.optuna.create_study(
                 storage=self.storage, study_name=NAME, direction="maximize", load_if_exists=True
             )
-        except Exception as problem:  # of whichever of the libraries below
-            told = str(problem).splitlines()
-            raise RunError(f"{file} cannot be used: {told[0] if told else problem!r}") from None
+        except Exception as problem:  # Optuna, SQLAlchemy and sqlite3 all raise their own
+            message = str(problem).splitlines()
+            raise RunError(
+                f"{file} cannot be used: {message[0] if message else problem!r}"
+            ) from None
         self.number = self.storage.get_study_id_from_name(NAME)
 
-    def compare(self, asked: dict[str, Any], folder: Path) -> None:
-        """A search that goes on is the one that was begun."""
+    def expect_same_search(self, description: dict[str, Any], folder: Path) -> None:
+        """Stores the description of a new search; raises a RunError if a resumed one differs."""
         found = self.study.user_attrs.get("asked")
-        wanted = json.loads(json.dumps(asked))
+        wanted = json.loads(json.dumps(description))
         if found is None:
             self.study.set_user_attr("asked", wanted)
             return
         for name in {**wanted, **found}:
             if found.get(name) != wanted.get(name):
-                was, now = (quoted(said.get(name)) for said in (found, wanted))
+                was, now = (quoted(search.get(name)) for search in (found, wanted))
                 raise RunError(
                     f"{folder} holds a search with another {name}: {was}, not {now}; "
                     "--out puts this one elsewhere"
                 )
 
-    # ---- for who searches
+    # ---- for the process that searches
 
     def trials(self) -> list[Any]:
-        """Every trial whose settings are known, in their order. What a kill has left of one before
-        that counts for nothing."""
+        """Returns every trial that has its settings, in order. A trial that a kill left without
+        settings does not count."""
         every = self.study.get_trials(deepcopy=False)
         return [trial for trial in every if "settings" in trial.user_attrs]
 
     def unfinished(self) -> list[Trial]:
-        """Those that were running when the search was stopped."""
+        """Returns the trials that were running when the search was stopped."""
         for trial in self.study.get_trials(deepcopy=False):
             if trial.state == self.states.RUNNING and "settings" not in trial.user_attrs:
                 self.study.tell(trial.number, state=self.states.FAIL)
@@ -91,17 +93,18 @@ class Study:
         return [Trial(trial.number, trial.user_attrs["settings"]) for trial in running]
 
     def ask(self, space: Space, seed: int) -> Trial:
-        """A new trial. Each has a sampler of its own, seeded by its place: a search that was
-        stopped and goes on tries what it would have tried."""
-        place = np.random.SeedSequence([seed, len(self.trials())]).generate_state(1)
-        self.study.sampler = self.optuna.samplers.TPESampler(seed=int(place[0]))
+        """Returns a new trial. Each has its own sampler, seeded by its position in the search, so
+        that a resumed search tries what an uninterrupted one would have tried."""
+        state = np.random.SeedSequence([seed, len(self.trials())]).generate_state(1)
+        self.study.sampler = self.optuna.samplers.TPESampler(seed=int(state[0]))
         trial = self.study.ask(space.distributions())
         settings = space.texts(trial.params)
         trial.set_user_attr("settings", settings)
         return Trial(trial.number, settings)
 
     def tell(self, trial: Trial, ending: Ending) -> None:
-        """To the sampler, a trial that was stopped or could not be run is worse than any other."""
+        """Records the end of a trial. For the sampler, a trial without a value is worse than any
+        other."""
         trial.ended = True
         if ending.problem:
             self._write(trial.number, PROBLEM, ending.problem)
@@ -111,44 +114,46 @@ class Study:
             self.study.tell(trial.number, ending.value)
 
     def ending(self, number: int) -> Ending | None:
-        """How it has ended; also, before that is told, if whoever ran it has given it up."""
+        """Returns how a trial has ended, None if it has not. A trial also counts as ended if the
+        process that ran it has marked it, before `tell`."""
         (found,) = [trial for trial in self.trials() if trial.number == number]
-        noted = found.user_attrs
+        marks = found.user_attrs
         if found.state == self.states.COMPLETE:
             return Ending(found.value)
-        over = found.state != self.states.RUNNING or STOPPED in noted or PROBLEM in noted
-        return Ending(problem=noted.get(PROBLEM)) if over else None
+        over = found.state != self.states.RUNNING or STOPPED in marks or PROBLEM in marks
+        return Ending(problem=marks.get(PROBLEM)) if over else None
 
-    # ---- for who runs one
+    # ---- for the process that runs a trial
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """What a trial has scored by some step; and whether it is worth going on: not if most of
-        those that were whole had scored more by then."""
-        whole = []
+        """Records the score of a trial at a step. Returns whether the trial should continue: its
+        score must reach the median of the complete trials at that step."""
+        scores = []
         self.storage.set_trial_intermediate_value(self._id(number), step, value)
         for trial in self.trials():
             if trial.state == self.states.COMPLETE and step in trial.intermediate_values:
-                whole.append(trial.intermediate_values[step])
-        return len(whole) < FIRST or value >= median(whole)
+                scores.append(trial.intermediate_values[step])
+        return len(scores) < FEWEST_COMPLETE or value >= median(scores)
 
-    def give_up(self, number: int, problem: str | None = None) -> None:
-        """Says of a trial that it is not worth going on, or what is wrong with it."""
-        key, what = (PROBLEM, problem) if problem else (STOPPED, True)
-        self._write(number, key, what)
+    def mark_stopped(self, number: int, problem: str | None = None) -> None:
+        """Marks a trial as stopped early, or with the problem that ended it."""
+        key, value = (PROBLEM, problem) if problem else (STOPPED, True)
+        self._write(number, key, value)
 
-    def first_with(self, settings: dict[str, str]) -> int:
-        """The number of the trial that is run of all those with the same settings."""
+    def first_trial_with(self, settings: dict[str, str]) -> int:
+        """Returns the number of the first trial with these settings, the only one that is run."""
         trials = (trial for trial in self.trials() if trial.user_attrs["settings"] == settings)
         return int(next(trials).number)
 
-    def _write(self, number: int, key: str, what: object) -> None:
-        self.storage.set_trial_user_attr(self._id(number), key, what)
+    def _write(self, number: int, key: str, value: object) -> None:
+        self.storage.set_trial_user_attr(self._id(number), key, value)
 
     def _id(self, number: int) -> int:
         return int(self.storage.get_trial_id_from_study_id_trial_number(self.number, number))
 
 
 def optuna_module() -> Any:
+    """Returns the module `optuna`; raises an InputError if it is not installed."""
     try:
         import optuna
     except ImportError:
@@ -158,10 +163,11 @@ def optuna_module() -> Any:
 
 
 def _storage(optuna: Any, file: Path) -> Any:
-    """A path may have letters in it that mean something in a URL, so it is in none."""
-    creator = partial(_connected, file)
+    """Opens the database through a function, because characters of a path may have a meaning in a
+    URL."""
+    creator = partial(_connect, file)
     return optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": creator})
 
 
-def _connected(file: Path) -> sqlite3.Connection:
+def _connect(file: Path) -> sqlite3.Connection:
     return sqlite3.connect(file, timeout=WAIT, check_same_thread=False)

@@ -1,4 +1,4 @@
-"""Which run of which trial comes next, and what its end means for the trial."""
+"""The queue that decides which run of which trial comes next, and what its end means."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from onepass.tuning.study import Ending, Study, Trial
 
 
 class TrialQueue:
-    """A queue that asks for new trials as there is room for them, up to so many in all.
+    """A queue that asks the study for new trials when an executor has room, up to `total` trials.
 
-    Of each trial the run of the first seed comes first, and may be stopped early; the others come
-    once it has ended. A trial with the settings of an earlier one is not run: it ends as that does.
+    The run of a trial's first seed comes first, and may be stopped early; the other seeds follow
+    once it has ended. A trial with the settings of an earlier one is not run; it ends like that
+    one.
     """
 
     def __init__(self, spec: SearchSpec, study: Study, total: int) -> None:
@@ -24,17 +25,18 @@ class TrialQueue:
         self.jobs: list[Job] = []
         self.trial_of: list[Trial] = []
         self.waiting: list[int] = []
-        self.twins: dict[int, list[Trial]] = {}
+        self.duplicates: dict[int, list[Trial]] = {}
         for trial in study.unfinished():
             self._begin(trial)
 
-    def any_left(self) -> bool:
+    def has_runs(self) -> bool:
+        """Returns whether a run is waiting, after asking for a new trial if none is."""
         while not self.waiting and len(self.study.trials()) < self.total:
             self._begin(self.study.ask(self.spec.space, self.spec.seed))
         return bool(self.waiting)
 
     def take(self, fits: Fits) -> int | None:
-        if self.any_left() and fits(self.jobs[self.waiting[0]]):
+        if self.has_runs() and fits(self.jobs[self.waiting[0]]):
             return self.waiting.pop(0)
         return None
 
@@ -42,16 +44,16 @@ class TrialQueue:
         self.waiting.insert(0, index)
 
     def end(self, index: int, outcome: Result | Exception) -> None:
-        """What cannot be the fault of a trial's settings is raised; the trial is run again when the
-        search goes on."""
+        """Records the end of a run, and of its trial if that was the last one. An error that the
+        trial's settings did not cause is raised; a resumed search runs the trial again."""
         job, trial = self.jobs[index], self.trial_of[index]
-        if trial.ended:  # another of its runs has failed meanwhile
+        if trial.ended:  # another run of the trial has failed meanwhile
             return
         if not isinstance(outcome, Result):
-            given_up = self.study.ending(trial.number)
-            if given_up is None and isinstance(outcome, OnepassError | OSError):
+            ending = self.study.ending(trial.number)
+            if ending is None and isinstance(outcome, OnepassError | OSError):
                 raise outcome
-            self._tell(trial, given_up or Ending(problem=str(outcome)))
+            self._tell(trial, ending or Ending(problem=str(outcome)))
             return
         trial.scores[job.seed] = self.spec.value(outcome)
         if job.seed == self.spec.job.seed:
@@ -61,13 +63,13 @@ class TrialQueue:
             self._tell(trial, Ending(mean(trial.scores[seed] for seed in sorted(trial.scores))))
 
     def _begin(self, trial: Trial) -> None:
-        first = self.study.first_with(trial.settings)
+        first = self.study.first_trial_with(trial.settings)
         if first == trial.number:
             self._add(trial, 0)
         elif ending := self.study.ending(first):
             self.study.tell(trial, ending)
         else:
-            self.twins.setdefault(first, []).append(trial)
+            self.duplicates.setdefault(first, []).append(trial)
 
     def _add(self, trial: Trial, number: int) -> None:
         self.waiting.append(len(self.jobs))
@@ -75,5 +77,5 @@ class TrialQueue:
         self.trial_of.append(trial)
 
     def _tell(self, trial: Trial, ending: Ending) -> None:
-        for alike in (trial, *self.twins.pop(trial.number, ())):
-            self.study.tell(alike, ending)
+        for same in (trial, *self.duplicates.pop(trial.number, ())):
+            self.study.tell(same, ending)

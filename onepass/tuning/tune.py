@@ -1,4 +1,4 @@
-"""`onepass.tune`: a search for a method's best settings."""
+"""`onepass.tune`: searches a method's best settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from onepass import executors
 from onepass.base import devices, plugins
 from onepass.base.errors import InputError, TrainingError, UnknownNameError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.runs.spec import Job
 from onepass.tuning import space_file
 from onepass.tuning.spec import OBJECTIVES, SearchSpec
@@ -18,23 +18,23 @@ from onepass.tuning.spec import OBJECTIVES, SearchSpec
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Progress
     from onepass.executors import AtOnce
-    from onepass.tuning.search import Standing
+    from onepass.tuning.search import SearchState
 
 VALIDATION = 0.1
-MOST_AT_WORK = 1000  # no machine runs more at a time
+MOST_RUNS_AT_ONCE = 1000  # more than any machine has at a time
 
 
 class TuneListener:
-    """Follows a search; a subclass writes only those hooks that it needs."""
+    """Follows a search. A subclass overrides only the hooks that it needs."""
 
-    def started(self, standing: Standing) -> None:
-        """Whatever can be refused has been; so it stands, and the first run comes next."""
+    def started(self, state: SearchState) -> None:
+        """Called after all checks, before the first run."""
 
     def progressed(self, trial: int, seed: int, progress: Progress) -> None:
-        """The run of a trial and seed goes on."""
+        """Called as the run of a trial and seed makes progress."""
 
-    def ended(self, standing: Standing) -> None:
-        """A run has ended, that of `standing.run`."""
+    def ended(self, state: SearchState) -> None:
+        """Called when the run `state.run` has ended."""
 
 
 def tune(
@@ -60,57 +60,57 @@ def tune(
     threads: int | None = None,
     imports: Sequence[str] = (),
     listener: TuneListener | None = None,
-) -> Standing:
+) -> SearchState:
     """Searches a method's best settings on held-out training data, as `onepass tune` does, and
-    returns how the search stands in the end: its best settings, and the file that holds them.
+    returns the final state of the search: its best settings, and the file that holds them.
 
-    Trials that are worse than most, by their any-time accuracy so far, are stopped early. The same
-    call goes on with a search that was stopped; with more trials it searches on. With several jobs
-    runs are in processes of their own: a script that calls this must then do so below
+    Trials whose any-time accuracy so far is worse than that of most are stopped early. The same
+    call resumes a search that was stopped; with more trials it extends one that has finished. With
+    several jobs, runs are in worker processes: a script that calls this must then do so below
     `if __name__ == "__main__":`.
 
     Parameters
     ----------
     method:
-        Its name.
+        The name of the method.
     space:
-        A TOML file with what to search, or a dictionary of what would stand in one:
-        `{"space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}}}`. What it gives as `defaults`
-        yields to the arguments here.
+        A TOML file with the settings to search, or a dictionary with the content of one:
+        `{"space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}}}`. The arguments here override
+        its `defaults`.
     trials:
-        How many in all.
+        The number of trials in all.
     objective:
-        What a trial is worth: its final `accuracy`, its `anytime` accuracy, or the `mean` of both.
+        The value of a trial: its final `accuracy`, its `anytime` accuracy, or the `mean` of both.
     validation:
-        The part of the training data to score on; by default a tenth.
+        The fraction of the training data to score on; by default a tenth.
     seeds:
-        Runs of each trial; by default one.
+        The number of runs of each trial; by default one.
     seed:
-        That of the sampler: the same one tries the same.
+        The seed of the sampler. The same seed tries the same settings.
     jobs:
-        How many runs at a time; `auto`: as many as pay.
+        How many runs at a time; `auto`: as many as speed the search up.
     out:
-        Where the search goes; by default `tune-METHOD`.
+        The folder of the search; by default `tune-METHOD`.
     dataset, memory, stream, batch, preset, every, threads:
         As for `onepass run`.
     settings:
-        Constructor arguments of every trial.
+        Constructor arguments of the learner that every trial shares.
     device, data_root:
-        Where to compute, and where datasets lie.
+        The device to compute on, and the folder of datasets.
     imports:
-        Modules that register what the search needs.
+        Modules to import, which register methods and other things that the search names.
     listener:
-        Is told how the search goes on.
+        A `TuneListener` that follows the search.
     """
     if objective not in OBJECTIVES:
         raise UnknownNameError("objective", objective, OBJECTIVES)
     for name, number, least in (("trials", trials, 1), ("seed", seed, 0)):
-        check(name, number, int)
+        expect_type(name, number, int)
         if number < least:
             raise InputError(f"{name} must be at least {least}, not {number}")
-    plugins.import_named(imports)
+    plugins.import_modules(imports)
     source = Path(space) if isinstance(space, str) else space
-    searched, fixed = space_file.read(source, method)
+    searched, fixed = space_file.read_space_file(source, method)
     given: dict[str, Any] = {
         "dataset": dataset,
         "memory": memory,
@@ -124,14 +124,14 @@ def tune(
     }
     for name, value in given.items():
         if value is not None:
-            space_file.check_option(name, name, value)
+            space_file.expect_option(name, name, value)
             fixed[name] = value
     chosen = fixed.pop("set") | space_file.as_texts(settings or {})
     per_trial = fixed.pop("seeds", 1)
     job = Job(
         method,
         settings=chosen,
-        device=str(devices.resolve(device)),
+        device=str(devices.resolve_device(device)),
         data_root=str(data_root) if data_root else None,
         imports=tuple(imports),
         **{"validation": VALIDATION, **fixed},
@@ -140,21 +140,21 @@ def tune(
         devices.allow_determinism()
     spec = SearchSpec(job, searched, objective, per_trial, seed)
     folder = Path(f"tune-{method}" if out is None else out)
-    return _searched(spec, folder, trials, jobs, listener or TuneListener())
+    return _search(spec, folder, trials, jobs, listener or TuneListener())
 
 
-def _searched(
+def _search(
     spec: SearchSpec, folder: Path, trials: int, jobs: AtOnce, listener: TuneListener
-) -> Standing:
-    """Searches, and returns how it stands in the end."""
+) -> SearchState:
+    """Searches, and returns the final state; raises a TrainingError if no trial has completed."""
     from onepass.tuning.search import Search
 
-    executor = executors.choose([spec.job] * min(trials, MOST_AT_WORK), jobs)
-    with closing(Search(spec, folder).go_on(executor, trials, listener.progressed)) as standings:
-        standing = next(standings)
-        listener.started(standing)
-        for standing in standings:
-            listener.ended(standing)
-    if standing.settings is None:
-        raise TrainingError(f"no trial has come to its end: {standing.summary}")
-    return standing
+    executor = executors.choose_executor([spec.job] * min(trials, MOST_RUNS_AT_ONCE), jobs)
+    with closing(Search(spec, folder).run(executor, trials, listener.progressed)) as states:
+        state = next(states)
+        listener.started(state)
+        for state in states:
+            listener.ended(state)
+    if state.settings is None:
+        raise TrainingError(f"no trial has run to its end: {state.summary}")
+    return state

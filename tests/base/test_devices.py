@@ -1,4 +1,4 @@
-"""Where to compute: names of devices, and what is asked of them."""
+"""Tests of device names, numerical modes and thread counts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from command import refused
 
 from onepass import InputError
 from onepass.base import devices
-from onepass.cli.run import thread_count
+from onepass.cli.run import parse_threads
 
 
-def test_apples_gpu_is_taken_where_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="'mps' is not there"):
-        devices.resolve("mps")
+def test_mps_is_resolved_if_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="'mps' is missing"):
+        devices.resolve_device("mps")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert devices.resolve("mps") == torch.device("mps")
-    assert devices.finest(devices.resolve("mps")) == torch.float32  # it has no doubles
+    assert devices.resolve_device("mps") == torch.device("mps")
+    assert devices.widest_float(devices.resolve_device("mps")) == torch.float32  # it has no float64
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "cuda:x", "mps:1", "cpu:0", ""])
-def test_what_is_no_device_is_refused(name: str) -> None:
+def test_an_unknown_device_name_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="device must be auto, cpu, mps, cuda or cuda:N"):
-        devices.resolve(name)
+        devices.resolve_device(name)
 
 
 def flushed() -> bool:
@@ -30,7 +30,7 @@ def flushed() -> bool:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_there_are_no_subnormals_inside_and_outside_it_is_as_it_was(before: bool) -> None:
+def test_subnormals_are_flushed_inside_and_the_mode_is_restored(before: bool) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.set_flush_denormal(before)
@@ -40,15 +40,15 @@ def test_there_are_no_subnormals_inside_and_outside_it_is_as_it_was(before: bool
             1 / 0  # noqa: B018
         assert flushed() == before
         torch.set_num_threads(2)
-        with devices.no_subnormals():  # one of the threads only would make bits a matter of luck
+        with devices.no_subnormals():  # the mode would reach only some of the threads
             assert flushed() == before
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(threads)
 
 
-def test_threads_are_a_number_or_all_cores() -> None:
-    assert thread_count("auto") == devices.cores() >= 1
-    assert thread_count("3") == 3
+def test_the_thread_count_is_a_number_or_all_cores() -> None:
+    assert parse_threads("auto") == devices.usable_cores() >= 1
+    assert parse_threads("3") == 3
     for text in ("0", "1025", "many", "-1"):
         assert "--threads takes a number of CPU threads" in refused("run", "er", "--threads", text)

@@ -1,4 +1,4 @@
-"""Files are whole or absent, and what they hold has a fingerprint."""
+"""Tests of atomic writing, locks, strict JSON and checksums of nested values."""
 
 import errno
 import io
@@ -21,14 +21,14 @@ PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
 # ---- writing
 
 
-def test_what_was_written_is_there_and_nothing_else(tmp_path):
+def test_write_atomically_writes_the_file_and_nothing_else(tmp_path):
     fileio.write_atomically(tmp_path / "a", lambda file: file.write(b"new"))
     assert (tmp_path / "a").read_bytes() == b"new"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "No space left"), KeyboardInterrupt()])
-def test_a_writer_that_fails_leaves_the_old_file_and_no_other(tmp_path, problem):
+def test_a_failing_writer_leaves_the_old_file_and_no_other(tmp_path, problem):
     path = tmp_path / "a"
     path.write_bytes(b"old")
 
@@ -42,7 +42,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_no_other(tmp_path, problem)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
-def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
+def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path):
     path, found = tmp_path / "a", []
     path.write_bytes(b"old")
 
@@ -56,15 +56,15 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
     assert path.read_bytes() == b"new"
 
 
-def test_bytes_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
+def test_content_is_flushed_to_disk_before_the_rename(tmp_path, monkeypatch):
     path, found = tmp_path / "a", []
     monkeypatch.setattr(fileio.os, "fsync", lambda number: found.append(path.exists()))
     fileio.write_atomically(path, lambda file: file.write(b"new"))
     assert found[0] is False
 
 
-def test_a_link_under_the_name_that_others_would_foresee_is_not_followed(tmp_path):
-    """As it was: the file's name, the process and the thread."""
+def test_a_link_under_a_predictable_temporary_name_is_not_followed(tmp_path):
+    """An earlier version named its temporary file by the target, the process and the thread."""
     path, precious = tmp_path / "a", tmp_path / "precious"
     precious.write_text("precious")
     for place in (path, tmp_path / f".a.{os.getpid()}.{threading.get_ident()}.partial"):
@@ -80,15 +80,15 @@ def test_a_link_under_the_name_that_others_would_foresee_is_not_followed(tmp_pat
     ["NaN", "-Infinity", "1e999", '"\\ud800"', "9" * 400, "9" * 5000, "[" * 100_000, "{'a': 1}"],
     ids=lambda text: text[:10],
 )
-def test_what_is_no_json_to_others_is_none_to_us(text):
+def test_json_that_only_python_accepts_is_refused(text):
     with pytest.raises(ValueError):
-        fileio.parsed(text)
+        fileio.parse_json(text)
 
 
 def test_a_path_of_any_bytes_can_be_read_again(tmp_path):
     path, name = tmp_path / "a.json", os.fsdecode(b"caf\xe9")
     fileio.write_json(path, {"out": name})
-    assert fileio.parsed(path.read_text()) == {"out": name}
+    assert fileio.parse_json(path.read_text()) == {"out": name}
 
 
 def test_content_that_is_no_json_leaves_the_old_file(tmp_path):
@@ -103,18 +103,18 @@ def test_content_that_is_no_json_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.parametrize("missing", [False, True], ids=["of the system", "none in the system"])
-def test_a_lock_is_for_one_at_a_time_whatever_the_system_has(missing, tmp_path, monkeypatch):
+def test_a_lock_has_one_holder_with_and_without_system_locks(missing, tmp_path, monkeypatch):
     def lock(number, **how):
         raise OSError(errno.ENOSYS, "there are no locks")
 
     if missing:
         monkeypatch.setattr("filelock.lock_descriptor", lock)
     path = tmp_path / ".lock"
-    with fileio.locked(path, wait=False), pytest.raises(BlockingIOError), ExitStack() as again:
-        again.enter_context(fileio.locked(path, wait=False))
-    with fileio.locked(path, wait=False):
+    with fileio.locked_file(path, wait=False), pytest.raises(BlockingIOError), ExitStack() as again:
+        again.enter_context(fileio.locked_file(path, wait=False))
+    with fileio.locked_file(path, wait=False):
         fileio.append_line(tmp_path / "lines.jsonl", "{}")
-    assert {one.name for one in tmp_path.iterdir()} == {".lock", "lines.jsonl"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {".lock", "lines.jsonl"}
 
 
 # ---- fingerprints
@@ -130,10 +130,10 @@ trees = st.recursive(
 
 
 def copied(tree):
-    """The same tree in other objects, with its dictionaries filled the other way round."""
+    """Returns the same tree as new objects, with its dicts filled in reverse order."""
     if isinstance(tree, dict):
         return {key: copied(tree[key]) for key in reversed(tree)}
-    return [copied(one) for one in tree] if isinstance(tree, list) else tree
+    return [copied(item) for item in tree] if isinstance(tree, list) else tree
 
 
 @PROPERTY
@@ -144,12 +144,12 @@ def test_equal_content_has_an_equal_fingerprint(tree):
 
 @PROPERTY
 @given(trees, trees)
-def test_different_content_has_different_fingerprints(one, other):
-    assert (sha256(one) == sha256(other)) == (one == other)
+def test_different_content_has_different_fingerprints(first, second):
+    assert (sha256(first) == sha256(second)) == (first == second)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ([1, 23], [12, 3]),
         ([[1], 2], [[1, 2]]),
@@ -161,8 +161,8 @@ def test_different_content_has_different_fingerprints(one, other):
         (["1"], [1]),
     ],
 )
-def test_boundaries_between_parts_count(one, other):
-    assert sha256(one) != sha256(other)
+def test_the_nesting_of_values_counts(first, second):
+    assert sha256(first) != sha256(second)
 
 
 def test_name_dtype_shape_and_value_of_a_tensor_count():
@@ -183,7 +183,7 @@ def test_name_dtype_shape_and_value_of_a_tensor_count():
         {"w": torch.tensor([-0.0])},
         {"w": torch.tensor([True])},
     ]
-    assert len({sha256(one) for one in variants}) == len(variants)
+    assert len({sha256(variant) for variant in variants}) == len(variants)
 
 
 def test_the_layout_in_memory_does_not_count():
@@ -202,7 +202,7 @@ def test_a_fingerprint_survives_saving(tmp_path):
     assert sha256(torch.load(buffer, weights_only=True)) == sha256(tree)
 
 
-def test_threads_that_write_one_file_do_not_meet(tmp_path):
+def test_threads_that_write_the_same_file_never_mix_content(tmp_path):
     path, problems = tmp_path / "file", []
 
     def write(text):

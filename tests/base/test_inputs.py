@@ -1,4 +1,5 @@
-"""The front door: what a batch may be, one clear line when it is not, and nothing half-written."""
+"""Tests of users' batches: valid ones are converted, invalid ones are a one-line error that leaves
+a learner unchanged."""
 
 import numpy as np
 import pandas
@@ -59,7 +60,7 @@ def test_vectors_become_float32(x):
     assert np.array_equal(found.numpy(), VECTORS)
 
 
-def test_arrays_that_cannot_be_written_are_read():
+def test_read_only_arrays_are_accepted():
     frozen = VECTORS.copy()
     frozen.flags.writeable = False
     assert np.array_equal(as_samples(frozen).numpy(), VECTORS)
@@ -81,7 +82,7 @@ def test_arrays_that_cannot_be_written_are_read():
     ],
     ids=lambda x: f"{np.asarray(x).dtype} {np.shape(x)}",
 )
-def test_samples_of_another_dtype_or_shape_are_told_what_was_expected(x):
+def test_the_error_for_a_wrong_dtype_or_shape_says_what_was_expected(x):
     with pytest.raises(InputError, match=r"^x: expected images .* got ") as caught:
         as_samples(x)
     assert str(np.shape(x)) in str(caught.value)
@@ -89,20 +90,20 @@ def test_samples_of_another_dtype_or_shape_are_told_what_was_expected(x):
 
 
 @pytest.mark.parametrize("x", [None, "image", [[1.0], [1.0, 2.0]], {"x": 1}, [["a"]], object()])
-def test_what_is_no_array_is_refused(x):
+def test_a_value_that_is_not_an_array_is_refused(x):
     with pytest.raises(InputError, match=r"^x"):
         as_samples(x)
 
 
 @pytest.mark.parametrize(("x", "remedy"), [(VECTORS[0], "None"), (VECTORS.astype(int), "float32")])
-def test_what_is_refused_for_its_form_says_how_it_would_be_taken(x, remedy):
+def test_two_frequent_mistakes_get_advice_that_works(x, remedy):
     assert as_samples(x[None] if remedy == "None" else x.astype(remedy)).ndim == 2
     with pytest.raises(InputError, match=rf"; .*x.*{remedy}"):
         as_samples(x)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_channels_last_gets_a_hint(channels):
+def test_channels_last_get_advice(channels):
     with pytest.raises(InputError, match="channels come first"):
         as_samples(np.zeros((2, 32, 32, channels), np.uint8))
 
@@ -122,7 +123,7 @@ def test_an_empty_batch_of_vectors_is_refused(shape):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
-def test_numbers_that_are_not_finite_in_float32_are_refused(value):
+def test_values_that_are_not_finite_in_float32_are_refused(value):
     bad = VECTORS.copy()
     bad[1, 2] = value
     with pytest.raises(InputError, match="NaN or infinity"):
@@ -134,7 +135,7 @@ def test_numbers_that_are_not_finite_in_float32_are_refused(value):
     [torch.Tensor.to_sparse, lambda x: x.to("meta"), torch.Tensor.to_mkldnn],
     ids=["sparse", "meta", "mkldnn"],
 )
-def test_a_tensor_that_does_not_hold_its_numbers_is_refused(make):
+def test_sparse_and_meta_tensors_are_refused(make):
     x = torch.from_numpy(VECTORS).float()
     with pytest.raises(InputError, match="x must be a plain tensor"):
         as_samples(make(x))
@@ -155,7 +156,7 @@ def test_a_tensor_that_does_not_hold_its_numbers_is_refused(make):
     ],
     ids=["objects", "sparse", "ragged", "text"],
 )
-def test_what_is_no_array_of_numbers_is_told_what_to_do(x, said):
+def test_the_error_for_other_containers_says_what_to_do(x, said):
     with pytest.raises(InputError, match=said) as caught:
         as_samples(x)
     assert "\n" not in str(caught.value)
@@ -181,13 +182,13 @@ def list_of_numpy(values):
     st.sampled_from(["u1", "i1", "i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "O"]),
 )
 def test_whole_numbers_of_any_kind_are_labels(values, container, dtype):
-    values = [abs(one) for one in values] if dtype.startswith("u") else values
+    values = [abs(label) for label in values] if dtype.startswith("u") else values
     given_as = container(values)
     if isinstance(given_as, np.ndarray):
         given_as = given_as.astype(dtype)
     found = as_labels(given_as, len(values))
     assert found == values
-    assert {type(one) for one in found} == {int}
+    assert {type(label) for label in found} == {int}
 
 
 def test_labels_in_eight_bits_are_whole_numbers_too():
@@ -209,7 +210,7 @@ def test_large_labels_are_kept_exactly(make):
 def test_text_of_any_kind_is_a_label(values, container):
     found = as_labels(container(values), len(values))
     assert found == values
-    assert {type(one) for one in found} == {str}
+    assert {type(label) for label in found} == {str}
 
 
 @pytest.mark.parametrize("y", [[0], [0, 1, 2], [[0], [1]], 0, [], [[0, 1]], "ab", None])
@@ -227,7 +228,7 @@ def test_there_is_one_label_for_each_sample(y):
     ],
     ids=str,
 )
-def test_what_is_neither_text_nor_a_whole_number_is_refused_in_a_line(make, y):
+def test_labels_that_are_neither_text_nor_whole_numbers_are_refused(make, y):
     with pytest.raises(
         InputError, match=r"^y: labels are (all )?text or (all )?whole numbers, not"
     ):
@@ -249,17 +250,17 @@ def test_numbers_that_64_bits_cannot_hold_are_refused(make, y):
 
 
 @pytest.mark.parametrize("y", ["half \ud800", "cat\0"])
-def test_text_that_would_come_back_as_another_is_refused(y):
+def test_text_that_files_or_numpy_cannot_hold_is_refused(y):
     with pytest.raises(InputError, match="UTF-8"):
         as_labels([y], 1)
 
 
-def test_an_array_whose_letters_are_none_is_refused():
+def test_an_array_of_invalid_characters_is_refused():
     with pytest.raises(InputError, match="text"):
         as_labels(np.array([97, 2**31 - 1], np.uint32).view("U1"), 2)
 
 
-# ---- as a learner lives it
+# ---- batches given to a learner
 
 
 def learner(**settings):
@@ -284,14 +285,14 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_batch_leaves_no_trace(name):
-    one = learner()
+    taught = learner()
     for seed in range(3):
-        one.learn(vectors(seed=seed), [0, 1, 0, 1])
-    before = one.state_sha256()
+        taught.learn(vectors(seed=seed), [0, 1, 0, 1])
+    before = taught.state_sha256()
     with pytest.raises(InputError):
-        one.learn(*BAD[name])
-    assert one.state_sha256() == before
-    assert one.classes == [0, 1]
+        taught.learn(*BAD[name])
+    assert taught.state_sha256() == before
+    assert taught.classes == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -303,34 +304,34 @@ def test_a_bad_first_batch_leaves_a_learner_as_new(name):
         tried.learn(*BAD[name])
     with pytest.raises(NotFittedError):
         tried.predict(vectors())
-    for one in (tried, fresh):
-        one.learn(vectors(), [0, 1, 0, 1])
+    for either in (tried, fresh):
+        either.learn(vectors(), [0, 1, 0, 1])
     assert tried.state_sha256() == fresh.state_sha256()
 
 
 def test_a_first_step_that_fails_leaves_a_learner_as_new():
-    """BatchNorm cannot train on a single sample; the batch after that one can be learned."""
+    """BatchNorm cannot train on a single sample; the next batch can be learned."""
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     tried, fresh = (onepass.Finetune(net=net, device="cpu") for _ in range(2))
     with pytest.raises(ValueError, match="batches of two or more"):
         tried.learn(vectors(count=1), [0])
-    for one in (tried, fresh):
-        one.learn(vectors(), [0, 1, 0, 1])
+    for either in (tried, fresh):
+        either.learn(vectors(), [0, 1, 0, 1])
     assert tried.seen.tolist() == fresh.seen.tolist()
     assert tried.state_sha256() == fresh.state_sha256()
 
 
 @pytest.mark.parametrize("ask", ["predict", "scores"])
 def test_bad_samples_are_refused_when_predicting_too(ask):
-    one = learner()
-    one.learn(vectors(), [0, 1, 0, 1])
+    taught = learner()
+    taught.learn(vectors(), [0, 1, 0, 1])
     for x in (vectors(features=4), np.full((1, 3), np.nan), vectors(count=0), "x"):
         with pytest.raises(InputError, match=r"^x"):
-            getattr(one, ask)(x)
+            getattr(taught, ask)(x)
 
 
 @pytest.mark.parametrize("kind", [onepass.NotFittedError, ValueError, AttributeError])
-def test_predicting_before_learning_is_the_error_that_scikit_learn_users_know(kind):
+def test_predicting_before_learning_raises_the_error_that_scikit_learn_expects(kind):
     with pytest.raises(kind, match="learned nothing yet"):
         learner().predict(vectors())
 
@@ -344,28 +345,28 @@ def test_a_mean_that_does_not_fit_the_samples_is_named(mean, shape):
         learner(mean=mean, std=mean).learn(x, [0, 1])
 
 
-def test_lists_arrays_and_tensors_teach_the_same():
+def test_lists_arrays_and_tensors_give_the_same_learner():
     x, y = vectors(), [0, 1, 0, 1]
     learners = [learner() for _ in range(3)]
-    for one, (samples, labels) in zip(
+    for taught, (samples, labels) in zip(
         learners,
         [(x.tolist(), y), (x, np.array(y)), (torch.from_numpy(x), torch.tensor(y))],
         strict=True,
     ):
-        one.learn(samples, labels)
-    assert len({one.state_sha256() for one in learners}) == 1
+        taught.learn(samples, labels)
+    assert len({taught.state_sha256() for taught in learners}) == 1
 
 
-def test_text_is_no_sample():
+def test_text_is_refused_as_a_sample():
     with pytest.raises(InputError, match="text"):
         onepass.ER(memory=5).learn([["a", "b"]], [0])
 
 
-def test_what_a_new_learner_does_not_have_yet_is_said():
-    one = onepass.ER(memory=5)
-    for ask in (one.params_sha256, lambda: memory_bytes(one)):
+def test_a_new_learner_says_that_it_has_no_network_yet():
+    fresh = onepass.ER(memory=5)
+    for ask in (fresh.params_sha256, lambda: memory_bytes(fresh)):
         with pytest.raises(NotFittedError, match="has not seen a sample"):
             ask()
-    one.prepare((3,), torch.float32)
-    assert memory_bytes(one) == 5 * (3 * 4 + 8)
-    assert len(one.params_sha256()) == 64
+    fresh.prepare((3,), torch.float32)
+    assert memory_bytes(fresh) == 5 * (3 * 4 + 8)
+    assert len(fresh.params_sha256()) == 64

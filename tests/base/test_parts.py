@@ -1,19 +1,19 @@
-"""Samples, outputs, steps and images: what is joined, cut, reported and added up."""
+"""Tests of samples, outputs, step reports and image counts."""
 
 import pytest
 import torch
-from memories import samples
+from stores import samples
 
 from onepass.base.parts import ImageCount, Output, Samples, Step
 
 
 def test_samples_are_joined_and_cut_again():
-    one, other = samples([0, 1], [5, 6]), samples([2, 3, 4])._replace(weight=torch.zeros(3))
-    both = one.then(other)
+    first, second = samples([0, 1], [5, 6]), samples([2, 3, 4])._replace(weight=torch.zeros(3))
+    both = first.then(second)
     assert both.x.tolist() == [5, 6, 2, 3, 4]
     assert both.y.tolist() == [0, 1, 2, 3, 4]
     assert both.weight.tolist() == [1, 1, 0, 0, 0]
-    for got, expected in zip(both.cut(2, 3), (one, other), strict=True):
+    for got, expected in zip(both.cut(2, 3), (first, second), strict=True):
         assert isinstance(got, Samples)
         for part, same in zip(got, expected, strict=True):
             assert torch.equal(part, same)
@@ -32,9 +32,9 @@ def test_pieces_that_do_not_add_up_to_the_samples_are_an_error(sizes):
         samples([0, 1, 2, 3, 4]).cut(*sizes)
 
 
-def test_nothing_behind_samples_leaves_them_as_they_are():
-    one, nothing = samples([0, 1], [5, 6]), samples([])
-    assert one.then(nothing) is one
+def test_joining_an_empty_batch_returns_the_same_samples():
+    batch, empty = samples([0, 1], [5, 6]), samples([])
+    assert batch.then(empty) is batch
 
 
 # ---- outputs and steps
@@ -45,26 +45,26 @@ def an_output():
     return Output(2 * logits, torch.tensor([0, 1]), torch.ones(2), lambda: torch.full((2, 4), 7.0))
 
 
-def test_the_views_of_an_output_are_made_when_they_are_asked_for():
+def test_the_views_of_an_output_are_made_on_access():
     asked = []
-    output = an_output()._replace(show=lambda: asked.append(1) or torch.zeros(2, 4))
+    output = an_output()._replace(make_views=lambda: asked.append(1) or torch.zeros(2, 4))
     assert not asked
     assert output.views.shape == (2, 4)
     assert asked == [1]
 
 
 @pytest.mark.parametrize("what", ["detach", "clone"])
-def test_what_is_reported_of_an_output_keeps_neither_graph_nor_views(what):
+def test_a_reported_output_has_neither_graph_nor_views(what):
     output = an_output()
     reported = getattr(output.detach(), what)()
     assert not reported.logits.requires_grad
     for name in ("logits", "y", "weight"):
         assert torch.equal(getattr(reported, name), getattr(output, name))
-    with pytest.raises(LookupError, match="without keeping the views"):
+    with pytest.raises(LookupError, match="were not kept"):
         _ = reported.views
 
 
-def test_a_clone_of_an_output_is_not_changed_by_who_changes_the_output():
+def test_a_clone_of_an_output_does_not_share_its_tensors():
     output = an_output().detach()
     cloned = output.clone()
     for part in (output.logits, output.y, output.weight):
@@ -81,11 +81,11 @@ def test_a_step_reports_its_loss_its_outputs_and_its_terms_without_a_graph():
     assert step.loss.item() == loss.item()
     assert {name: value.item() for name, value in step.terms.items()} == {"half": 15}
     assert len(step.outputs) == 2
-    reported = [step.loss, *step.terms.values(), *(one.logits for one in step.outputs)]
-    assert not any(one.requires_grad for one in reported)
+    reported = [step.loss, *step.terms.values(), *(output.logits for output in step.outputs)]
+    assert not any(tensor.requires_grad for tensor in reported)
 
 
-def test_images_add_up_by_kind_and_to_nothing_else():
+def test_image_counts_add_up_by_kind():
     assert ImageCount(1, 2) + ImageCount(10) == ImageCount(11, 2)
     assert ImageCount(5) == ImageCount(5, 0)
     with pytest.raises(TypeError):

@@ -1,4 +1,5 @@
-"""Code of the user's own: what is named is imported, and what a file names is not."""
+"""Tests of the user's own code: a module that the user names is imported, one that only a file
+names is not."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from command import JOB, RUN, Done, onepass, process, refused
-from own import forget, write_modules
-from registries import put_back
+from isolated_registries import isolate_registries
+from user_modules import unregister, write_modules
 
 import onepass as package
 from onepass import CheckpointError, InputError, data
@@ -34,7 +35,7 @@ def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ---- named by the user
 
 
-def test_a_method_of_a_named_module_runs_and_its_files_open_where_it_is_named(
+def test_a_method_of_a_named_module_runs_and_its_checkpoint_opens_if_the_module_is_named(
     own_modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = onepass("run", "mine", "--import", "mymethod", *OPTIONS, "--out", tmp_path / "runs")
@@ -42,7 +43,7 @@ def test_a_method_of_a_named_module_runs_and_its_files_open_where_it_is_named(
     folder = Path(done.record["out"])
     described = json.loads((folder / "run.json").read_text())
     assert (described["imports"], described["module"]) == (["mymethod"], "mymethod")
-    forget(monkeypatch, "mymethod")
+    unregister(monkeypatch, "mymethod")
     with pytest.raises(CheckpointError, match=r"'mine' of the module 'mymethod'.*--import my"):
         package.open(folder / "checkpoint.pt")
     assert "mymethod" not in sys.modules
@@ -50,7 +51,7 @@ def test_a_method_of_a_named_module_runs_and_its_files_open_where_it_is_named(
     assert (learner.key, learner.state_sha256()) == ("mine", done.record["state_sha256"])
 
 
-def test_a_run_of_another_state_of_its_methods_file_is_given_only_if_told_to(
+def test_a_run_of_a_changed_method_file_is_reused_only_on_demand(
     own_modules: Path, tmp_path: Path
 ) -> None:
     asked = ("run", "mine", "--import", "mymethod", *OPTIONS, "--out", tmp_path / "runs")
@@ -65,10 +66,10 @@ def test_a_run_of_another_state_of_its_methods_file_is_given_only_if_told_to(
         'import = "mymethod"\n[defaults]\nmethods = "mine"\ndataset = "synthetic"\nbatch = 60\n'
     )
     done = onepass("sweep", sweep, "--out", tmp_path / "runs", "--device", "cpu")
-    assert "another state of their method's file are skipped: 1, such as mine" in done.err
+    assert "whose method's file has changed since are skipped: 1, such as mine" in done.err
 
 
-def test_what_cannot_be_imported_is_one_line(own_modules: Path) -> None:
+def test_a_failing_import_is_a_one_line_error(own_modules: Path) -> None:
     (own_modules / "broken.py").write_text("import nowhere_at_all\n")
     for module, told in {
         "nobody": "there is no module 'nobody'",
@@ -81,7 +82,7 @@ def test_what_cannot_be_imported_is_one_line(own_modules: Path) -> None:
 # ---- networks by reference
 
 
-def test_a_function_by_reference_makes_the_network_with_values_of_its_own(
+def test_a_function_by_reference_makes_the_network_and_draws_by_the_seed(
     own_modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner = package.ER(net="mynets:wide", memory=5, device="cpu")
@@ -94,7 +95,7 @@ def test_a_function_by_reference_makes_the_network_with_values_of_its_own(
     again = onepass(*RUN, "--set", "net=mynets:wide", "--json", "--out", tmp_path / "more")
     assert again.record["state_sha256"] == done.record["state_sha256"]  # drawn by the seed
     assert package.open(folder / "checkpoint.pt").model.head.weight.shape[1] == 7
-    forget(monkeypatch, "mynets")
+    unregister(monkeypatch, "mynets")
     with pytest.raises(CheckpointError, match=r"'mynets:wide', which is code.*--import mynets"):
         package.open(folder / "checkpoint.pt")
     assert "mynets" not in sys.modules
@@ -103,16 +104,22 @@ def test_a_function_by_reference_makes_the_network_with_values_of_its_own(
 
 @pytest.mark.parametrize(
     ("net", "told"),
-    [("mynets:narrow", "has no 'narrow'"), ("mynets:nn", "is no function"), ("json:dumps", "str")],
+    [
+        ("mynets:narrow", "has no 'narrow'"),
+        ("mynets:nn", "is not a function"),
+        ("json:dumps", "str"),
+    ],
 )
-def test_a_reference_to_no_network_is_refused(net: str, told: str, own_modules: Path) -> None:
+def test_a_reference_to_something_else_than_a_network_is_refused(
+    net: str, told: str, own_modules: Path
+) -> None:
     with pytest.raises(InputError, match=told):
         package.ER(net=net, memory=5).learn(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), [0, 1])
 
 
-def test_no_file_names_code(own_modules: Path, tmp_path: Path) -> None:
-    """Not of settings, spaces or sweeps, unless the user names it too, or a sweep in its `import`;
-    and it need not even be imported to be refused."""
+def test_a_file_cannot_make_us_import_code(own_modules: Path, tmp_path: Path) -> None:
+    """Files of settings, search spaces and sweeps are refused if they name code, without importing
+    it, unless the user names it too or a sweep lists it in `import`."""
     settings, space, sweep = (tmp_path / f"{name}.toml" for name in ("settings", "space", "sweep"))
     settings.write_text('net = "mynets:wide"\n')
     space.write_text('[space]\nlr = [0.1, 0.2]\nnet = ["mlp", "mynets:wide"]\n')
@@ -132,7 +139,7 @@ def test_no_file_names_code(own_modules: Path, tmp_path: Path) -> None:
     assert planned.status == 0, planned.err
 
 
-def test_a_callable_of_a_module_that_happens_to_be_imported_is_not_for_a_file_to_call(
+def test_a_file_cannot_call_a_function_of_an_imported_module(
     tmp_path: Path,
 ) -> None:
     learner = package.ER(net="mlp", memory=5, device="cpu")
@@ -150,10 +157,12 @@ def test_a_callable_of_a_module_that_happens_to_be_imported_is_not_for_a_file_to
 
 def installed(monkeypatch: pytest.MonkeyPatch, **methods: str) -> None:
     found = {name: EntryPoint(name, value, "onepass.methods") for name, value in methods.items()}
-    monkeypatch.setattr(plugins, "installed", lambda group: found if "methods" in group else {})
+    monkeypatch.setattr(
+        plugins, "installed_entry_points", lambda group: found if "methods" in group else {}
+    )
 
 
-def test_a_broken_package_breaks_nothing_else(
+def test_a_broken_package_is_a_warning_and_the_others_work(
     own_modules: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.syspath_prepend(own_modules)
@@ -167,23 +176,23 @@ def test_a_broken_package_breaks_nothing_else(
     assert registry.get("er").learner is package.ER
 
 
-def test_what_does_not_register_its_name_is_told(
+def test_a_package_that_does_not_register_its_name_is_an_error(
     own_modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(own_modules)
     installed(monkeypatch, other="mymethod:Mine")
-    with pytest.raises(InputError, match="mymethod:Mine was to register the method 'other'"):
+    with pytest.raises(InputError, match="mymethod:Mine did not register the method 'other'"):
         registry.get("other")
 
 
-def test_installed_packages_are_looked_for_only_when_a_name_is_not_one_of_ours(
+def test_installed_packages_are_searched_only_for_names_that_are_not_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def asked(group: str) -> None:
         raise AssertionError(f"{group} was looked for")
 
-    monkeypatch.setattr(plugins, "installed", asked)
-    assert JOB.on(data.load("synthetic")).folder_name
+    monkeypatch.setattr(plugins, "installed_entry_points", asked)
+    assert JOB.with_data(data.load("synthetic")).folder_name
     stream, learner = JOB.make(data.load("synthetic"))
     learner.prepare(stream.dataset.train_x.shape[1:], torch.uint8)
     with pytest.raises(AssertionError, match=r"onepass\.methods was looked for"):
@@ -191,10 +200,8 @@ def test_installed_packages_are_looked_for_only_when_a_name_is_not_one_of_ours(
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a:b", "a,b", "a=b", "a\\b"])
-def test_a_name_cannot_hold_what_separates_names(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_back(monkeypatch, NETWORKS)
+def test_a_name_cannot_contain_separators(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate_registries(monkeypatch, NETWORKS)
     with pytest.raises(InputError, match="cannot be a net's name"):
         NETWORKS.add(name, NETWORKS["mlp"], defined=Job)
 
@@ -209,7 +216,7 @@ def call(target: Path, *arguments: object, cwd: Path) -> Done:
 
 @pytest.mark.slow
 def test_workers_import_what_a_sweep_names(own_modules: Path, tmp_path: Path) -> None:
-    """And what was run by them opens."""
+    """The checkpoints of their runs open."""
     sweep = tmp_path / "sweep.toml"
     sweep.write_text(
         'import = ["mymethod", "mynets"]\n[defaults]\nmethods = "mine"\ndataset = "synthetic"\n'
@@ -218,13 +225,13 @@ def test_workers_import_what_a_sweep_names(own_modules: Path, tmp_path: Path) ->
     words = ("sweep", sweep, "--jobs", 2, "--device", "cpu", "--out", tmp_path / "runs", "--json")
     done = process(*words, cwd=own_modules)
     assert done.status == 0, done.err
-    assert sorted(one["seed"] for one in done.records) == [0, 1]
+    assert sorted(record["seed"] for record in done.records) == [0, 1]
     again = process(*words, cwd=own_modules)
     assert "0 finished, 2 skipped" in again.err
 
 
 @pytest.mark.slow
-def test_an_installed_package_brings_one_of_each(tmp_path: Path) -> None:
+def test_an_installed_package_adds_an_entry_of_each_kind(tmp_path: Path) -> None:
     target = tmp_path / "target"
     pip = (sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--no-compile")
     where = ("--no-build-isolation", "--target", target, PACKAGE)

@@ -1,4 +1,4 @@
-"""Settings are typed, checked, named when wrong, and read from text."""
+"""Tests of settings: types, ranges, messages and reading from text."""
 
 from typing import ClassVar, Literal
 
@@ -12,7 +12,14 @@ from torch import nn
 
 import onepass
 from onepass import InputError, UnknownNameError
-from onepass.base.settings import check, configured, described, read, read_settings, setting_names
+from onepass.base.settings import (
+    construct,
+    describe_settings,
+    expect_type,
+    parse_setting,
+    parse_settings,
+    setting_names,
+)
 from onepass.learning.memory_contents import memory_bytes
 from onepass.runs.spec import Job
 
@@ -55,14 +62,14 @@ MISFITS = [
 
 @pytest.mark.parametrize(("value", "annotation"), FITS)
 def test_a_value_of_the_annotated_type_passes(value, annotation):
-    assert check("one", value, annotation) is None
+    assert expect_type("size", value, annotation) is None
 
 
 @pytest.mark.parametrize(("value", "annotation", "wanted"), MISFITS)
-def test_any_other_is_named_with_what_was_wanted(value, annotation, wanted):
+def test_a_value_of_another_type_is_refused_with_the_expected_type(value, annotation, wanted):
     with pytest.raises(InputError) as caught:
-        check("one", value, annotation)
-    assert str(caught.value) == f"one must be {wanted}, not {value!r}"
+        expect_type("size", value, annotation)
+    assert str(caught.value) == f"size must be {wanted}, not {value!r}"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,7 @@ def test_any_other_is_named_with_what_was_wanted(value, annotation, wanted):
     ],
 )
 def test_text_becomes_a_value_of_the_annotated_type(text, annotation, value):
-    found = read("one", text, annotation)
+    found = parse_setting("size", text, annotation)
     assert found == value
     assert type(found) is type(value)
 
@@ -103,9 +110,9 @@ def test_text_becomes_a_value_of_the_annotated_type(text, annotation, value):
         ("0.5", Numbers),
     ],
 )
-def test_text_that_is_no_such_value_is_named(text, annotation):
-    with pytest.raises(InputError, match=r"^one must be "):
-        read("one", text, annotation)
+def test_text_of_another_type_is_refused(text, annotation):
+    with pytest.raises(InputError, match=r"^size must be "):
+        parse_setting("size", text, annotation)
 
 
 @PROPERTY
@@ -115,17 +122,17 @@ def test_text_that_is_no_such_value_is_named(text, annotation):
 )
 def test_any_text_is_a_value_that_passes_or_an_input_error(text, annotation):
     try:
-        value = read("one", text, annotation)
+        value = parse_setting("size", text, annotation)
     except InputError as problem:
-        assert str(problem).startswith("one must be ")
+        assert str(problem).startswith("size must be ")
     else:
-        assert check("one", value, annotation) is None
+        assert expect_type("size", value, annotation) is None
 
 
 @PROPERTY
 @given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans()))
-def test_what_python_prints_is_read_back(value):
-    found = read("one", str(value), type(value))
+def test_printed_values_are_read_back(value):
+    found = parse_setting("size", str(value), type(value))
     assert found == value
     assert type(found) is type(value)
 
@@ -162,7 +169,7 @@ def test_a_learner_refuses_a_setting_that_makes_no_sense(chosen, said):
     assert str(refusal.value).startswith("er: ")
 
 
-def test_what_is_no_setting_can_be_changed_at_any_time():
+def test_attributes_that_are_not_settings_can_be_changed():
     class Counting(onepass.ER):
         drawn: ClassVar[int] = 0
 
@@ -170,53 +177,57 @@ def test_what_is_no_setting_can_be_changed_at_any_time():
             self.drawn += 1
             return super().step(x, y)
 
-    one = Counting(memory=5, device="cpu")
+    learner = Counting(memory=5, device="cpu")
     for _ in range(3):
-        one.learn(np.zeros((4, 3)), [0, 1, 0, 1])
-    assert one.drawn == 3 and Counting.drawn == 0
+        learner.learn(np.zeros((4, 3)), [0, 1, 0, 1])
+    assert learner.drawn == 3 and Counting.drawn == 0
 
 
 def test_settings_are_fixed_once_they_are_in_use():
-    """The optimiser, the memory and a captured step are made of them: changing one would be saved,
-    and not obeyed."""
-    one = onepass.ER(memory=5, device="cpu")
-    one.lr = 0.5
-    one.learn(np.zeros((4, 3)), [0, 1, 0, 1])
-    for name in setting_names(one):
-        before = getattr(one, name)
+    """The optimiser, the memory and a captured step are built from them: a changed value would be
+    saved but have no effect."""
+    learner = onepass.ER(memory=5, device="cpu")
+    learner.lr = 0.5
+    learner.learn(np.zeros((4, 3)), [0, 1, 0, 1])
+    for name in setting_names(learner):
+        before = getattr(learner, name)
         with pytest.raises(InputError, match=f"{name} cannot be changed"):
-            setattr(one, name, before)
-    assert one.lr == 0.5
-    one.note = "anything else can be"
+            setattr(learner, name, before)
+    assert learner.lr == 0.5
+    learner.note = "anything else can be"
 
 
-def test_an_unknown_setting_is_answered_with_the_nearest_name():
+def test_the_error_for_an_unknown_setting_suggests_the_nearest():
     with pytest.raises(UnknownNameError, match=r"setting of 'er' 'memry'\. Did you mean 'memory'"):
-        configured(onepass.ER, memry=3)
+        construct(onepass.ER, memry=3)
 
 
 def test_a_learner_shows_the_settings_it_was_given():
-    one = onepass.ER(memory=7, lr=0.5)
-    params = one.get_params()
+    learner = onepass.ER(memory=7, lr=0.5)
+    params = learner.get_params()
     assert params["memory"] == 7
     assert params["lr"] == 0.5
     assert set(params) == set(setting_names(onepass.ER))
     assert onepass.ER(**params).get_params() == params
 
 
-@pytest.mark.parametrize("method", onepass.learning.registry.methods(), ids=lambda one: one.key)
+@pytest.mark.parametrize(
+    "method", onepass.learning.registry.methods(), ids=lambda setting: setting.key
+)
 def test_every_setting_of_a_method_is_explained_and_its_default_can_be_given_as_text(method):
-    known = described(method.learner)
-    assert {one.name for one in known} == set(setting_names(method.learner))
-    assert [one.name for one in known if not one.meaning or not one.type] == []
-    assert len({one.meaning for one in known}) == len(known), "each in a line of its own"
-    texts = {one.name: one.default for one in known}
-    assert read_settings(method.learner, texts) == method.learner().get_params()
+    known = describe_settings(method.learner)
+    assert {setting.name for setting in known} == set(setting_names(method.learner))
+    assert [setting.name for setting in known if not setting.meaning or not setting.type] == []
+    assert len({setting.meaning for setting in known}) == len(known), "each in a line of its own"
+    texts = {setting.name: setting.default for setting in known}
+    assert parse_settings(method.learner, texts) == method.learner().get_params()
 
 
-@pytest.mark.parametrize("method", onepass.learning.registry.methods(), ids=lambda one: one.key)
+@pytest.mark.parametrize(
+    "method", onepass.learning.registry.methods(), ids=lambda learner: learner.key
+)
 def test_numbers_of_numpy_count_as_numbers(method, tmp_path):
-    """They learn the same bits, and a file holds what came of them."""
+    """The learners are equal to the bit and can be saved."""
     usual = {
         name: value
         for name, value in method.learner().get_params().items()
@@ -227,34 +238,34 @@ def test_numbers_of_numpy_count_as_numbers(method, tmp_path):
     x = np.random.default_rng(0).normal(size=(8, 3))
     states = []
     for chosen in (usual, numpys):
-        one = method.learner(**{**chosen, "device": "cpu"})
+        learner = method.learner(**{**chosen, "device": "cpu"})
         for labels in ([0, 1] * 4, [2, 3] * 4):
-            one.learn(x, labels)
-            one.new_task()
-        one.predict(x)
-        states.append(one.state_sha256())
+            learner.learn(x, labels)
+            learner.new_task()
+        learner.predict(x)
+        states.append(learner.state_sha256())
     assert states[0] == states[1]
-    for name, learner in (("taught.pt", one), ("fresh.pt", method.learner(**numpys))):
-        learner.save(tmp_path / name)
+    for name, saved in (("taught.pt", learner), ("fresh.pt", method.learner(**numpys))):
+        saved.save(tmp_path / name)
         again = onepass.open(tmp_path / name, device="cpu")
-        assert again.get_params() == {**learner.get_params(), "device": "cpu"}
+        assert again.get_params() == {**saved.get_params(), "device": "cpu"}
         assert all(type(again.get_params()[name]) in kinds for name in usual)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int16, np.int32])
 def test_small_numbers_of_numpy_do_not_overflow(kind):
-    one = onepass.ER(memory=kind(100), replay=kind(64), device="cpu")
-    one.learn(np.zeros((8, 3)), [0, 1] * 4)
-    assert memory_bytes(one) == 100 * (3 * 4 + 8)
+    learner = onepass.ER(memory=kind(100), replay=kind(64), device="cpu")
+    learner.learn(np.zeros((8, 3)), [0, 1] * 4)
+    assert memory_bytes(learner) == 100 * (3 * 4 + 8)
 
 
-def test_what_is_plain_is_stored_as_it_is():
+def test_plain_values_are_stored_as_the_same_object():
     mean = (0.1, 0.2)
     assert onepass.ER(mean=mean, std=(1.0, 1.0)).mean is mean
     assert onepass.ER(mean=(np.float32(0.5),), std=(np.float64(1),)).get_params()["mean"] == (0.5,)
 
 
-def test_other_numbers_of_numpy_are_refused_as_any_other():
+def test_invalid_numbers_of_numpy_are_refused():
     for chosen in ({"memory": np.float64(5)}, {"lr": np.float32("nan")}, {"gap": np.bool_(True)}):
         with pytest.raises(InputError):
             onepass.ER(**chosen)
@@ -289,7 +300,7 @@ def test_a_scale_that_is_a_whole_number_trains():
     assert clone(whole).scale == 10.0
 
 
-def test_a_whole_number_makes_no_other_run():
+def test_a_whole_number_for_a_float_is_the_same_run():
     jobs = [Job("lucir", settings={"scale": text}) for text in ("10", "10.0", "1e1")]
-    names = {(job.on(onepass.load("digits")).identity, job.folder_name) for job in jobs}
+    names = {(job.with_data(onepass.load("digits")).identity, job.folder_name) for job in jobs}
     assert len(names) == 1

@@ -1,4 +1,4 @@
-"""Settings in a TOML file: read as `--set` would take them, and written so that they are again."""
+"""Tests of settings in TOML files, which are read as `--set` takes them and written back."""
 
 import pytest
 from hypothesis import given
@@ -19,10 +19,10 @@ VALUES = some.one_of(
 
 
 @given(some.dictionaries(NAMES, VALUES))
-def test_what_is_written_is_read_as_the_same_texts(tmp_path_factory, settings):
+def test_written_settings_are_read_back_as_the_same_texts(tmp_path_factory, settings):
     file = tmp_path_factory.getbasetemp() / "settings.toml"
-    file.write_text(toml.written(settings), "utf-8", newline="\n")
-    assert toml.read_settings(file) == settings
+    file.write_text(toml.settings_as_toml(settings), "utf-8", newline="\n")
+    assert toml.read_settings_file(file) == settings
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ def test_what_is_written_is_read_as_the_same_texts(tmp_path_factory, settings):
         (b"lr = 2026-11-16", "lr must be a number"),
     ],
 )
-def test_what_holds_no_settings_is_one_line_that_names_the_file(content, said, tmp_path):
+def test_a_file_without_settings_is_a_one_line_error_that_names_it(content, said, tmp_path):
     file = tmp_path / "settings.toml"
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(InputError, match=said) as caught:
-        toml.read_settings(file)
+        toml.read_settings_file(file)
     assert str(file) in str(caught.value) and "\n" not in str(caught.value)

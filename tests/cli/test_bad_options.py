@@ -14,11 +14,11 @@ from command import (
     RUN,
     Done,
     command,
-    contents,
+    file_names,
     finished_run,
-    names,
     onepass,
     process,
+    read_files,
     refused,
     untouched,
 )
@@ -153,7 +153,7 @@ def test_a_bad_command_in_a_process_of_its_own_says_one_line_and_nothing_else(
     assert (done.status, done.out) == (2, "")
     assert done.err == done.error + "\n"
     assert "--nonsense" in done.error
-    assert contents(tmp_path) == {}
+    assert read_files(tmp_path) == {}
 
 
 def test_more_memory_than_the_machine_has_is_one_clear_line(tmp_path: Path) -> None:
@@ -240,4 +240,4 @@ def test_a_file_that_may_not_grow_is_one_line_and_leaves_nothing_half_written(
     done = process(*RUN, "--checkpoint", 5, "--out", tmp_path, preexec_fn=limit)
     assert (done.status, done.out) == (2, "")
     assert "checkpoint.pt" in done.error
-    assert names(tmp_path / JOB.folder_name) == {"run.json", "events.jsonl", "log.txt"}
+    assert file_names(tmp_path / JOB.folder_name) == {"run.json", "events.jsonl", "log.txt"}

@@ -17,7 +17,7 @@ from command import JOB, RUN, finished_run, onepass, refused, untouched
 from PIL import Image
 
 from onepass.learning.checkpoint import file
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 
@@ -90,7 +90,7 @@ def test_a_checkpoint_with_code_is_refused_and_the_code_does_not_run(
     save: Callable[[object, Path], object], broken: Path, tmp_path: Path
 ) -> None:
     path, made = broken / JOB.folder_name / "checkpoint.pt", tmp_path / "made"
-    save({**file.read(path), "more": Code(made)}, path)
+    save({**file.read_checkpoint(path), "more": Code(made)}, path)
     assert str(path) in resumed(broken)
     assert not made.exists()
 
@@ -116,13 +116,13 @@ def test_a_checkpoint_with_code_is_refused_for_prediction_too(tmp_path: Path) ->
 def test_a_forged_checkpoint_is_refused_for_prediction(
     keys: tuple[Any, ...], value: object, said: str, finished: Path, tmp_path: Path
 ) -> None:
-    content = file.read(finished / JOB.folder_name / "checkpoint.pt")
+    content = file.read_checkpoint(finished / JOB.folder_name / "checkpoint.pt")
     *way, last = keys
     inside = content
     for key in way:
         inside = inside[key]
     inside[last] = value
-    file.write(tmp_path / "model.pt", content)
+    file.write_checkpoint(tmp_path / "model.pt", content)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     line = refused("predict", tmp_path / "model.pt", tmp_path / "one.png")
     assert str(tmp_path / "model.pt") in line
@@ -132,9 +132,9 @@ def test_a_forged_checkpoint_is_refused_for_prediction(
 def test_a_checkpoint_of_what_has_diverged_answers_no_question(
     finished: Path, tmp_path: Path
 ) -> None:
-    content = file.read(finished / JOB.folder_name / "checkpoint.pt")
+    content = file.read_checkpoint(finished / JOB.folder_name / "checkpoint.pt")
     content["state"]["model"]["head.bias"] *= np.nan
-    file.write(tmp_path / "model.pt", content)
+    file.write_checkpoint(tmp_path / "model.pt", content)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     done = onepass("predict", tmp_path / "model.pt", tmp_path / "one.png")
     assert (done.status, done.out) == (1, "")
@@ -143,7 +143,7 @@ def test_a_checkpoint_of_what_has_diverged_answers_no_question(
 
 def test_a_checkpoint_of_another_method_is_refused(broken: Path) -> None:
     target = broken / JOB.folder_name / "checkpoint.pt"
-    file.write(target, {**file.read(target), "method": "gsa"})
+    file.write_checkpoint(target, {**file.read_checkpoint(target), "method": "gsa"})
     line = resumed(broken)
     assert str(target) in line
     assert "gsa" in line
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_method_is_refused(broken: Path) -> None:
 def test_a_checkpoint_of_the_same_method_with_other_settings_is_refused(
     other: dict[str, Any], broken: Path, tmp_path: Path
 ) -> None:
-    result = run(Job("er", "synthetic", batch=30, **other), tmp_path / "other")
+    result = run_job(Job("er", "synthetic", batch=30, **other), tmp_path / "other")
     target = broken / JOB.folder_name / "checkpoint.pt"
     shutil.copy(Path(result.out) / "checkpoint.pt", target)
     assert str(target) in resumed(broken)
@@ -191,7 +191,7 @@ def test_a_checkpoint_with_a_damaged_part_is_refused(
     keys: tuple[str, ...], value: object, broken: Path
 ) -> None:
     path = broken / JOB.folder_name / "checkpoint.pt"
-    content = file.read(path)
+    content = file.read_checkpoint(path)
     inner = content
     for key in keys[:-1]:
         inner = inner[key]

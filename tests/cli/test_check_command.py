@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command import onepass, refused
-from own import write_modules
+from user_modules import write_modules
 
 TWO = ("--only", "predict_before_learning_is_refused", "--only", "same-seed-same-bits")
 FAILS = """
@@ -86,6 +86,6 @@ def test_an_unknown_check_is_answered_with_the_nearest() -> None:
 
 
 def test_what_is_no_method_is_refused() -> None:
-    assert "no class derived from onepass.Learner" in refused("check", f"{__name__}:NoLearner")
+    assert "not a class derived from onepass.Learner" in refused("check", f"{__name__}:NoLearner")
     assert "unknown method 'gas'" in refused("check", "gas")
     assert "--import MODULE" in refused("check", "gas")

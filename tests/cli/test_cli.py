@@ -10,14 +10,14 @@ from statistics import mean
 
 import numpy as np
 import pytest
-from command import Done, contents, events, names, onepass, process, untouched
+from command import Done, events, file_names, onepass, process, read_files, untouched
 from PIL import Image
 
 import onepass as package
 from onepass import report
 from onepass.base.settings import Preset
 from onepass.learning import registry
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 KEYS = [
@@ -298,7 +298,7 @@ def test_checkpoint_none_keeps_no_checkpoint(tmp_path: Path) -> None:
     plain, folder = quick("er", out=tmp_path / "a")
     assert (folder / "checkpoint.pt").exists()
     record, folder = quick("er", "--checkpoint", "none", out=tmp_path / "b")
-    assert names(folder) == {"run.json", "events.jsonl", "result.json", "log.txt"}
+    assert file_names(folder) == {"run.json", "events.jsonl", "result.json", "log.txt"}
     assert record["state_sha256"] == plain["state_sha256"]
 
 
@@ -383,7 +383,7 @@ def test_a_bad_list_of_methods_is_refused_before_the_first_run(
     done = run(*methods, "--dataset", "synthetic", out=tmp_path)
     assert done.status == 2
     assert done.error
-    assert contents(tmp_path) == {}
+    assert read_files(tmp_path) == {}
 
 
 # ---- defaults
@@ -393,9 +393,9 @@ def test_the_defaults_of_run_are_those_of_a_job(tmp_path: Path) -> None:
     """Whatever the options that are left out: the job is the one that Python would make."""
     done = onepass("run", "finetune", "--json", "--out", tmp_path, "--device", "cpu")
     recorded = read(Path(done.record["out"]), "run.json")
-    job = Supplies().known(Job("finetune", device="cpu"))
-    assert (recorded["job"], recorded["identity"]) == (job.known_by, job.identity)
-    assert job.choices == {}
+    job = RunResources().with_fingerprint(Job("finetune", device="cpu"))
+    assert (recorded["job"], recorded["identity"]) == (job.identity_fields, job.identity)
+    assert job.non_defaults == {}
 
 
 # ---- what is printed

@@ -35,7 +35,7 @@ def test_check_names_every_class_that_is_not_whole(root):
     done = onepass("data", "check", "mnist", "--data-root", root)
     assert done.status == 2
     assert "WRONG  60 training images in 10 classes: 0 6 of 5923" in done.out
-    assert "mnist is not whole" in done.error
+    assert "mnist is damaged or incomplete" in done.error
 
 
 def test_check_of_a_missing_dataset_says_where_to_put_it(tmp_path):
@@ -47,7 +47,7 @@ def test_check_of_a_missing_dataset_says_where_to_put_it(tmp_path):
 def test_cache_decodes_once(root, monkeypatch):
     first = onepass("data", "cache", "mnist", "--data-root", root)
     assert first.status == 0 and "60 training and 30 test images" in first.out
-    monkeypatch.setattr("onepass.data.idx._array", None)
+    monkeypatch.setattr("onepass.data.idx._read_array", None)
     assert onepass("data", "cache", "mnist", "--data-root", root).status == 0
 
 

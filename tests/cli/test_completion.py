@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command import onepass
 
-from onepass.base.settings import described
+from onepass.base.settings import describe_settings
 from onepass.learning import registry
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from onepass.cli import main; main()"
@@ -85,7 +85,7 @@ def test_what_a_word_means_stands_on_its_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "onepass run gsa --set ")
     lines = [line.split("\t") for line in onepass().out.splitlines()]
     assert [line[0].split("=")[0] for line in lines] == [
-        one.name for one in described(registry.get("gsa").learner)
+        one.name for one in describe_settings(registry.get("gsa").learner)
     ]
     assert all(len(line) == 2 for line in lines)
 

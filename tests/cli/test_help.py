@@ -9,7 +9,7 @@ import typer
 from command import onepass
 
 import onepass as package
-from onepass.base.settings import read_settings, setting_names
+from onepass.base.settings import parse_settings, setting_names
 from onepass.cli.app import app
 from onepass.learning import registry
 
@@ -100,7 +100,7 @@ def test_presets_are_listed_as_they_would_be_set_by_hand() -> None:
         assert one["source"] == preset.source
         for told, meant in [("settings", preset.settings), ("unmirrored", preset.unmirrored or {})]:
             pairs = dict(pair.split("=", 1) for pair in one[told].split())
-            assert read_settings(learner, pairs) == meant
+            assert parse_settings(learner, pairs) == meant
     of_er = onepass("list", "presets", "er", "--json").records
     assert [one["preset"] for one in of_er] == list(package.ER.presets)
 

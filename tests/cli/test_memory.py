@@ -20,8 +20,8 @@ def pets(tmp_path: Path) -> Path:
     learner = package.ER(memory=10, device="cpu", augment="none")
     pixels = torch.tensor([0, 0, 0, 255, 255], dtype=torch.uint8)
     learner.learn(pixels.view(5, 1, 1, 1).expand(5, 3, 4, 4), [0, 0, 0, 1, 1])
-    content = {**file.content(learner), "class_names": ["cat", "dog"]}
-    file.write(tmp_path / "pets.pt", content)
+    content = {**file.checkpoint_content(learner), "class_names": ["cat", "dog"]}
+    file.write_checkpoint(tmp_path / "pets.pt", content)
     return tmp_path / "pets.pt"
 
 
@@ -56,7 +56,7 @@ def test_vectors_have_numbers_and_no_picture(tmp_path: Path) -> None:
     done = onepass("memory", tmp_path / "model.pt")
     assert ["7", "1", "2", "1"] in [line.split() for line in done.out.splitlines()]
     line = refused("memory", tmp_path / "model.pt", "-o", tmp_path / "sheet.png")
-    assert "holds vectors, of which there is no picture" in line
+    assert "holds vectors, which cannot be drawn" in line
 
 
 def test_a_file_without_samples_says_so(tmp_path: Path) -> None:

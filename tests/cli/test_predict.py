@@ -11,7 +11,7 @@ from command import JOB, Done, onepass
 from PIL import Image
 
 import onepass as package
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_images_with_sixteen_bits_a_pixel_are_scaled_and_not_cut_off(
 
 def test_predict_prints_class_names(tmp_path: Path) -> None:
     data = package.load("synthetic")
-    model = Path(run(JOB, tmp_path / "runs").out) / "checkpoint.pt"
+    model = Path(run_job(JOB, tmp_path / "runs").out) / "checkpoint.pt"
     pixels = data.test_x[::20].permute(0, 2, 3, 1).numpy()
     (tmp_path / "images").mkdir()
     for index, one in enumerate(pixels):

@@ -19,7 +19,7 @@ from pyarrow import parquet
 from onepass import cli
 from onepass.cli.runs import COLUMNS
 from onepass.runs import lines, query
-from onepass.runs.find import find
+from onepass.runs.find import find_runs
 from onepass.runs.result import Result
 from onepass.runs.variant import Variant
 
@@ -45,14 +45,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(runs: Path) -> list[Result]:
-    return query.results(runs)
+    return query.find_results(runs)
 
 
 @pytest.fixture
 def file(results: list[Result], tmp_path: Path) -> Path:
     path = tmp_path / "all.jsonl"
     for result in results:
-        lines.append(path, result)
+        lines.append_result(path, result)
     return path
 
 
@@ -122,7 +122,7 @@ def test_a_broken_run_is_listed_with_the_steps_it_has_done(runs: Path) -> None:
         ("[]", "not an object"),
         ('{"method": "er"}', "no dataset"),
         ('{"method": 1}', "method is of the wrong type"),
-        (None, "no number"),
+        (None, "not a finite number"),
     ],
 )
 def test_a_damaged_run_is_named_and_the_others_are_listed(
@@ -193,7 +193,7 @@ def test_a_list_is_sorted_by_any_key_and_what_lacks_it_comes_last(runs: Path) ->
         (["--sort", "-sed"], "'seed'"),
         (["--columns", "method,learning"], "'learning'"),
         (["--where", "method"], "KEY=VALUE"),
-        (["--where", "seed>many"], "no number"),
+        (["--where", "seed>many"], "not a number"),
     ],
 )
 def test_a_key_that_no_run_has_is_one_line(arguments: list[str], said: str, runs: Path) -> None:
@@ -214,7 +214,9 @@ def test_what_others_wrote_does_nothing_in_the_terminal(
     results: list[Result], file: Path, tmp_path: Path
 ) -> None:
     hostile = tmp_path / "hostile.jsonl"
-    lines.append(hostile, replace(results[0], dataset=HOSTILE, variant=Variant(preset=HOSTILE)))
+    lines.append_result(
+        hostile, replace(results[0], dataset=HOSTILE, variant=Variant(preset=HOSTILE))
+    )
     for command in (("list", hostile), ("show", f"{hostile}:1")):
         done = onepass("runs", *command)
         assert done.status == 0, done.err
@@ -252,7 +254,7 @@ def test_a_list_costs_a_few_times_what_its_json_costs(
     texts, *places = copies(results, tmp_path)
     json_alone = seconds(lambda: [json.loads(text) for text in texts])
     whole = seconds(lambda: onepass("runs", "list", places[kind]))
-    assert len(find(places[kind])) == MANY
+    assert len(find_runs(places[kind])) == MANY
     assert whole < 8 * json_alone  # 3, alone on a machine
 
 
@@ -359,7 +361,7 @@ def test_a_run_does_not_differ_from_itself_wherever_it_lies(
 ) -> None:
     done = onepass("runs", "diff", f"{file}:1", results[0].out)
     assert done.status == 0
-    assert "nothing was asked otherwise" in done.err
+    assert "the two runs have the same settings" in done.err
     assert (
         onepass("runs", "diff", f"{file}:1", results[0].out, "--json").record["differences"] == {}
     )
@@ -431,7 +433,7 @@ def test_settings_of_several_kinds_are_json_in_parquet(
 
 def test_a_cell_of_an_export_is_no_formula(results: list[Result], tmp_path: Path) -> None:
     hostile = replace(results[0], dataset="=1+1", variant=Variant(lr=HOSTILE))
-    lines.append(tmp_path / "a.jsonl", hostile)
+    lines.append_result(tmp_path / "a.jsonl", hostile)
     (row,) = exported(tmp_path / "a.csv", tmp_path / "a.jsonl")
     assert row["dataset"] == "'=1+1"
     assert "\x1b" not in (tmp_path / "a.csv").read_text()

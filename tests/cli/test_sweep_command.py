@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Done, command, contents, onepass, same, untouched
-from following import Stopped, stop_after
-from registries import put_back
-from workers import workers
+from command import Done, command, onepass, read_files, untouched, values_of
+from isolated_registries import isolate_registries
+from recording_listeners import Stopped, stop_after
+from worker_processes import worker_pids
 
 from onepass.base import fileio
 from onepass.executors.base import Outcome
@@ -30,7 +30,7 @@ from onepass.executors.serial import Serial
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.runs import lines
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job, digest
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process, which is faster; the real ones are in processes of their own."""
-    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Serial())
+    monkeypatch.setattr("onepass.executors.choose_executor", lambda *_, **__: Serial())
 
 
 def sweep(*arguments: object) -> Done:
@@ -109,9 +109,9 @@ def test_a_sweep_does_what_run_does_and_is_then_finished(file: Path, tmp_path: P
     done = sweep(file, "--out", out, "--jobs", 2, "--json")
     assert done.status == 0, done.err
     assert summary(done).startswith("4 finished, 0 skipped, 0 failed")
-    alone = run(JOB, tmp_path / "alone")
+    alone = run_job(JOB, tmp_path / "alone")
     (ours,) = [one for one in done.records if (one["method"], one["seed"]) == ("er", 0)]
-    assert same(ours, SAME[1:]) == same(alone, SAME[1:])
+    assert values_of(ours, SAME[1:]) == values_of(alone, SAME[1:])
     with untouched(out):
         again = sweep(file, "--out", out, "--json")
     assert (again.status, again.out) == (0, "")
@@ -123,15 +123,15 @@ def test_what_was_stopped_goes_on_where_it_was_and_what_changed_is_run_anew(
     file: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    whole = run(JOB, tmp_path / "whole")
+    whole = run_job(JOB, tmp_path / "whole")
     with pytest.raises(Stopped):
-        run(JOB, out, checkpoint=5, listeners=[stop_after(12)])
-    finished = run(replace(JOB, seed=1), out)
+        run_job(JOB, out, checkpoint=5, listeners=[stop_after(12)])
+    finished = run_job(replace(JOB, seed=1), out)
     with untouched(Path(finished.out)):
         done = sweep(file, "--out", out, "--json")
     assert summary(done).startswith("3 finished, 1 skipped")
     (ours,) = [one for one in done.records if (one["method"], one["seed"]) == ("er", 0)]
-    assert same(ours, SAME[1:]) == same(whole, SAME[1:])
+    assert values_of(ours, SAME[1:]) == values_of(whole, SAME[1:])
     assert logged(Path(ours["out"]), "resumed after step 10") == 1
     file.write_text(SMALL.replace('methods = ["er", "finetune"]', 'methods = "er"\nset.lr = 0.01'))
     with untouched(Path(ours["out"])):
@@ -146,12 +146,12 @@ def test_a_raised_revision_is_run_anew(
 ) -> None:
     out = tmp_path / "out"
     assert sweep(file, "--out", out).status == 0
-    put_back(monkeypatch, METHODS)
+    isolate_registries(monkeypatch, METHODS)
     METHODS.entries["er"] = replace(registry.get("er"), revision=2)
-    before = contents(out)
+    before = read_files(out)
     done = sweep(file, "--out", out)
     assert summary(done).startswith("2 finished, 2 skipped")
-    assert contents(out).items() >= before.items()
+    assert read_files(out).items() >= before.items()
     table = onepass("table", out, "--format", "csv").out
     assert [line.split(",")[:2] for line in table.splitlines()[1:]] == [
         ["er", "revision=1 batch=30"],
@@ -179,21 +179,21 @@ def test_a_damaged_folder_is_named_kept_and_its_run_done_again(
     first = sweep(file, "--out", out, "--json")
     folder = Path(first.records[0]["out"])
     DAMAGES[damage](folder)
-    left = contents(folder)
+    left = read_files(folder)
     done = sweep(file, "--out", out, "--json")
     assert summary(done).startswith("1 finished, 3 skipped, 0 failed")
     (said,) = [line for line in done.err.splitlines() if str(folder) in line]
     aside = out / f"{folder.name}.damaged-1"
     assert aside.name in said
-    assert contents(aside) == left
-    assert same(done.record, SAME[1:]) == same(first.records[0], SAME[1:])
+    assert read_files(aside) == left
+    assert values_of(done.record, SAME[1:]) == values_of(first.records[0], SAME[1:])
     assert onepass("table", out).status == 0
 
 
 @pytest.mark.usefixtures("here")
 def test_a_damaged_checkpoint_is_one_too(file: Path, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        run(JOB, tmp_path / "out", checkpoint=5, listeners=[stop_after(12)])
+        run_job(JOB, tmp_path / "out", checkpoint=5, listeners=[stop_after(12)])
     saved = tmp_path / "out" / JOB.folder_name / "checkpoint.pt"
     saved.write_bytes(saved.read_bytes()[:1000])
     done = sweep(file, "--out", tmp_path / "out")
@@ -207,10 +207,10 @@ def test_a_damaged_checkpoint_is_one_too(file: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    finished = run(JOB, out)
+    finished = run_job(JOB, out)
     with pytest.raises(Stopped):
-        run(replace(JOB, seed=1), out, checkpoint=5, listeners=[stop_after(12)])
-    damaged = run(replace(JOB, method="finetune", seed=1), out)
+        run_job(replace(JOB, seed=1), out, checkpoint=5, listeners=[stop_after(12)])
+    damaged = run_job(replace(JOB, method="finetune", seed=1), out)
     (Path(damaged.out) / "result.json").write_text("{")
     with untouched(tmp_path):
         done = sweep(file, "--out", out, "--dry-run", "--json")
@@ -225,7 +225,7 @@ def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_pat
     assert all(name in shown.out for name in states)
     assert "1 finished, 1 to run, 1 to resume, 1 damaged" in shown.out
     nothing = sweep(file, "--out", tmp_path / "new", "--dry-run")
-    assert "expected: 4 of unknown length" in nothing.out
+    assert "expected: 4 of unknown duration" in nothing.out
     assert not (tmp_path / "new").exists()
 
 
@@ -243,7 +243,7 @@ def test_where_one_dataset_is_missing_those_of_another_are_done(
     wanted = ("--append", tmp_path / "lines.jsonl")
     assert "mnist" in sweep(file, *wanted).error
     assert sweep(file, *wanted, "--dataset", "synthetic").status == 0
-    assert {one.dataset for one in lines.read(tmp_path / "lines.jsonl")} == {"synthetic"}
+    assert {one.dataset for one in lines.read_results(tmp_path / "lines.jsonl")} == {"synthetic"}
 
 
 @pytest.mark.usefixtures("here")
@@ -268,7 +268,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
 def test_a_finished_run_of_another_device_is_not_taken_for_this_one(
     file: Path, tmp_path: Path
 ) -> None:
-    path = Path(run(JOB, tmp_path / "out").out) / "run.json"
+    path = Path(run_job(JOB, tmp_path / "out").out) / "run.json"
     content = json.loads(path.read_text())
     content["job"]["device"] = "cuda"
     path.write_text(json.dumps({**content, "identity": digest(content["job"])}))
@@ -308,12 +308,12 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(file: Path, tmp_pat
     out = tmp_path / "out"
     child = begin(file, "--out", out, "--checkpoint", 5)
     assert eventually(lambda: list(out.glob("*/checkpoint.pt")) or child.poll() is not None)
-    pids = workers(child.pid)
+    pids = worker_pids(child.pid)
     os.killpg(child.pid, signal.SIGINT)
     done = end(child)
     assert done.status == 130
     assert "interrupted" in done.error
-    assert "4 left: the same command goes on" in done.err
+    assert "4 left: the same command continues" in done.err
     assert pids and eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     (saved,) = out.glob("*/checkpoint.pt")
     states = sweep(file, "--out", out, "--dry-run", "--json").records
@@ -339,13 +339,13 @@ def test_two_sweeps_at_once_neither_repeat_nor_disturb_each_other(
     assert len(folders(out)) == 8
     for folder in folders(out).values():
         assert logged(folder, " started") == logged(folder, " finished") == 1
-    assert sorted(one.identity for one in lines.read(appended)) == sorted(
+    assert sorted(one.identity for one in lines.read_results(appended)) == sorted(
         json.loads((folder / "run.json").read_text())["identity"]
         for folder in folders(out).values()
     )
-    whole = run(JOB, tmp_path / "whole")
+    whole = run_job(JOB, tmp_path / "whole")
     found = json.loads((folders(out)["er 0"] / "result.json").read_text())
-    assert same(found, SAME) == same(whole, SAME)
+    assert values_of(found, SAME) == values_of(whole, SAME)
 
 
 @pytest.mark.usefixtures("here")
@@ -353,10 +353,10 @@ def test_two_sweeps_at_once_neither_repeat_nor_disturb_each_other(
 def test_a_run_of_another_process_is_waited_for_and_done_if_that_has_died(
     finishes: bool, file: Path, tmp_path: Path
 ) -> None:
-    out, whole = tmp_path / "out", run(JOB, tmp_path / "whole")
+    out, whole = tmp_path / "out", run_job(JOB, tmp_path / "whole")
     theirs = out / JOB.folder_name
     theirs.mkdir(parents=True)
-    lock = fileio.locked(theirs / ".lock", wait=False)
+    lock = fileio.locked_file(theirs / ".lock", wait=False)
 
     def others_end() -> bool:
         return len(list(out.glob("*/result.json"))) == 3
@@ -378,7 +378,7 @@ def test_a_run_of_another_process_is_waited_for_and_done_if_that_has_died(
     wanted = "3 finished, 1 skipped" if finishes else "4 finished, 0 skipped"
     assert summary(done).startswith(wanted)
     found = json.loads((theirs / "result.json").read_text())
-    assert same(found, SAME) == same(whole, SAME)
+    assert values_of(found, SAME) == values_of(whole, SAME)
 
 
 @pytest.mark.usefixtures("here")
@@ -389,7 +389,7 @@ def test_a_run_of_another_process_is_not_waited_for_when_the_time_is_up(
     theirs = tmp_path / "out" / JOB.folder_name
     theirs.mkdir(parents=True)
     with ExitStack() as at_work:
-        at_work.enter_context(fileio.locked(theirs / ".lock", wait=False))
+        at_work.enter_context(fileio.locked_file(theirs / ".lock", wait=False))
         their_end = threading.Timer(5, at_work.close)
         their_end.start()
         done = sweep(file, "--out", tmp_path / "out", "--for", "0.4s")
@@ -407,11 +407,11 @@ def test_each_run_is_a_line_and_what_is_there_is_not_run_again(file: Path, tmp_p
     appended = tmp_path / "lines.jsonl"
     first = sweep(file, "--append", appended)
     assert summary(first).startswith("4 finished, 0 skipped, 0 failed")
-    whole = run(JOB, tmp_path / "whole")
-    results = lines.read(appended)
+    whole = run_job(JOB, tmp_path / "whole")
+    results = lines.read_results(appended)
     assert [len(results), len({one.identity for one in results})] == [4, 4]
     (ours,) = [one for one in results if one.identity == whole.identity]
-    assert same(ours, SAME) == same(whole, SAME)
+    assert values_of(ours, SAME) == values_of(whole, SAME)
     assert (ours.revision, ours.data_sha256, ours.settings) == (
         whole.revision,
         whole.data_sha256,
@@ -421,7 +421,7 @@ def test_each_run_is_a_line_and_what_is_there_is_not_run_again(file: Path, tmp_p
     again = sweep(file, "--append", appended, "--dry-run", "--json").records
     assert [one["state"] for one in again] == ["finished"] * 4 + ["to run"] * 2
     assert summary(sweep(file, "--append", appended)).startswith("2 finished, 4 skipped")
-    assert len(lines.read(appended)) == 6
+    assert len(lines.read_results(appended)) == 6
     assert {path.name for path in tmp_path.iterdir()} == {"a.toml", "lines.jsonl", "whole"}
     rows = csv.DictReader(io.StringIO(onepass("table", appended, "--format", "csv").out))
     assert {row["method"]: row["n"] for row in rows} == {"er": "3", "finetune": "3"}
@@ -435,7 +435,7 @@ def test_who_asks_for_a_watcher_in_vain_is_told(here: None, file: Path, tmp_path
     assert "probes" not in sweep(file, "--out", out).err
     file.write_text(file.read_text() + 'probe = "balance"\n')
     assert "skipped: 1, such as finetune-synthetic" in sweep(file, "--out", out).err
-    assert "what probes say is not kept" in sweep(file, "--append", lines_file).err
+    assert "the records of probes are lost" in sweep(file, "--append", lines_file).err
     watched = sweep(file, "--out", tmp_path / "other")
     assert "probes" not in watched.err
     assert "probes" not in sweep(file, "--out", tmp_path / "other").err
@@ -448,7 +448,7 @@ def test_what_was_finished_and_not_yet_written_down_is_not_lost(file: Path, tmp_
     for _ in range(2):
         done = sweep(file, "--out", out, "--append", appended)
         assert summary(done).startswith("0 finished, 4 skipped")
-        assert len(lines.read(appended)) == 4
+        assert len(lines.read_results(appended)) == 4
 
 
 def test_what_one_run_took_tells_whether_the_next_ones_fit(
@@ -461,7 +461,7 @@ def test_what_one_run_took_tells_whether_the_next_ones_fit(
             for number, result in super().outcomes(*given):
                 yield number, replace(result, seconds=3600.0)
 
-    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Slow())
+    monkeypatch.setattr("onepass.executors.choose_executor", lambda *_, **__: Slow())
     done = sweep(file, "--append", tmp_path / "lines.jsonl", "--for", "60s")
     told = "1 finished, 0 skipped, 0 failed, 3 left: the same command starts them anew (--out"
     assert summary(done).startswith(told)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import Done, command, contents, onepass
-from studies import hurry
+from command import Done, command, onepass, read_files
+from fast_studies import no_disk_sync
 
 from onepass.base import fileio
 from onepass.tuning import pruning, study
@@ -34,7 +34,7 @@ RUN = ("--dataset", "synthetic", "--batch", 60, "--validation", 0.1, "--device",
 @pytest.fixture(scope="module", autouse=True)
 def in_a_hurry() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        hurry(patched)
+        no_disk_sync(patched)
         yield
 
 
@@ -150,7 +150,7 @@ def test_settings_that_come_again_are_not_run_again(tmp_path: Path) -> None:
 def test_trials_that_are_worse_than_most_are_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study, "FIRST", 1)
+    monkeypatch.setattr(study, "FEWEST_COMPLETE", 1)
     space = tmp_path / "space.toml"
     space.write_text(
         SPACE.replace("{low = 1e-4, high = 1e-2, log = true}", "{low=1e-8, high=1e-3, log=true}")
@@ -168,7 +168,7 @@ def test_trials_that_are_worse_than_most_are_stopped(
 
 @pytest.mark.parametrize(
     ("name", "good", "bad", "said"),
-    [("lr", "0.001", "1e+38", "diverged"), ("replay", "64", "1000000000000", "room")],
+    [("lr", "0.001", "1e+38", "diverged"), ("replay", "64", "1000000000000", "enough memory")],
 )
 def test_settings_that_cannot_be_run_cost_a_trial_and_not_the_search(
     name: str, good: str, bad: str, said: str, tmp_path: Path
@@ -190,7 +190,7 @@ def test_a_search_in_which_nothing_can_be_run_fails(tmp_path: Path) -> None:
     space.write_text(SPACE.replace("{low = 1e-4, high = 1e-2, log = true}", "[1e37, 1e38]"))
     done = tune(space, out=tmp_path / "search", trials=2)
     assert done.status == 1
-    assert "no trial has come to its end" in done.error
+    assert "no trial has run to its end" in done.error
     assert not (tmp_path / "search/best.toml").exists()
 
 
@@ -199,14 +199,14 @@ def test_a_search_in_which_nothing_can_be_run_fails(tmp_path: Path) -> None:
 
 def test_more_trials_go_on_where_fewer_have_ended(whole: Path, space: Path, tmp_path: Path) -> None:
     assert tune(space, out=tmp_path / "search", trials=2).status == 0
-    before = contents(tmp_path / "search/runs")
+    before = read_files(tmp_path / "search/runs")
     assert tune(space, out=tmp_path / "search").status == 0
-    with_all = contents(tmp_path / "search/runs")
+    with_all = read_files(tmp_path / "search/runs")
     assert before.items() <= with_all.items()
     assert tried(tmp_path / "search") == tried(whole)
     again = tune(space, out=tmp_path / "search")
     assert (again.status, again.out) == (0, (tmp_path / "search/best.toml").read_text())
-    assert contents(tmp_path / "search/runs") == with_all
+    assert read_files(tmp_path / "search/runs") == with_all
 
 
 def test_an_interrupt_says_how_to_go_on(
@@ -224,7 +224,7 @@ def test_an_interrupt_says_how_to_go_on(
         patched.setattr(pruning.Reporter, "scored", interrupted)
         done = tune(space, out=out)
     assert done.status == 130
-    assert "the same command goes on" in done.err
+    assert "the same command continues" in done.err
     assert [state for _, state, _ in tried(out)] == ["COMPLETE", "RUNNING"]
     assert tune(space, out=out).status == 0
     assert tried(out) == tried(whole)
@@ -387,7 +387,7 @@ def test_an_end_of_a_range_that_the_method_refuses_is_told_before_anything_runs(
 def test_two_searches_in_one_folder_are_refused(space: Path, tmp_path: Path) -> None:
     out = tmp_path / "search"
     out.mkdir()
-    with fileio.locked(out / ".lock", wait=False):
+    with fileio.locked_file(out / ".lock", wait=False):
         done = tune(space, out=out)
     assert (done.status, "another process" in done.error) == (2, True)
 

@@ -22,7 +22,7 @@ from PIL import Image
 import onepass as package
 from onepass import cli
 from onepass.learning import registry
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 RUN = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--device", "cpu", "--json")
@@ -105,7 +105,7 @@ def test_nobody_need_take_what_is_printed(arguments: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_what_an_encoding_cannot_write_is_written_otherwise(encoding: str, tmp_path: Path) -> None:
     for seed in (0, 1):
-        run(Job("finetune", "synthetic", batch=60, seed=seed, device="cpu"), tmp_path / "猫")
+        run_job(Job("finetune", "synthetic", batch=60, seed=seed, device="cpu"), tmp_path / "猫")
     content = io.BytesIO()
     stream = io.TextIOWrapper(content, encoding=encoding)
     for arguments in (("table", tmp_path), ("predict", tmp_path / "猫", "x"), ("--help",)):
@@ -151,7 +151,7 @@ def test_settings_for_which_there_is_no_room_are_named(tmp_path: Path) -> None:
             arguments = ("gsa", *RUN[2:], "--set", f"mix={10**12}", "--seeds", 2, "--jobs", jobs)
             done = onepass("run", *arguments, "--out", tmp_path / "new")
             assert done.status == 2
-            assert "not enough room" in done.error and f"mix={10**12}" in done.error
+            assert "not have enough memory" in done.error and f"mix={10**12}" in done.error
     bench = onepass("bench", "er", "--shape", "3,1000000,1000000")
     assert bench.status == 2
     assert "values in a sample=3000000000000" in bench.error
@@ -172,7 +172,7 @@ def test_a_run_that_has_learned_is_kept_when_room_runs_out(
 
     monkeypatch.setattr(package.ER, "learn", learn)
     done = onepass(*RUN, "--checkpoint", 3, "--out", tmp_path)
-    assert (done.status, "not enough room" in done.error) == (2, True)
+    assert (done.status, "not have enough memory" in done.error) == (2, True)
     done = onepass(*RUN, "--resume", "--out", tmp_path)
     assert done.status == 0, done.err
 
@@ -208,7 +208,7 @@ def test_names_of_files_and_classes_do_nothing_in_predictions(tmp_path: Path) ->
     labels = np.arange(40) % 2
     np.savez(tmp_path / "two.npz", x=pixels, y=labels, class_names=[f"{HOSTILE}{i}" for i in "ab"])
     job = Job("finetune", f"{tmp_path}/two.npz", test_fraction=0.5, tasks=1, device="cpu")
-    result = run(job, tmp_path / "runs")
+    result = run_job(job, tmp_path / "runs")
     folder = tmp_path / "images"
     folder.mkdir()
     Image.fromarray(pixels[0, 0]).save(folder / f"{HOSTILE}.png")

@@ -1,4 +1,4 @@
-"""A cache of its own for each test that reads files, and small copies of TinyImageNet."""
+"""Fixtures: an empty cache for each test, and small copies of TinyImageNet."""
 
 import formats
 import pytest
@@ -22,5 +22,5 @@ def tiny_folder(tiny, tmp_path_factory):
 
 @pytest.fixture
 def broken_tiny(tmp_path):
-    """One to damage."""
+    """Returns a copy that a test may damage."""
     return formats.write_tiny(tmp_path / formats.TINY_FOLDER, formats.tiny())

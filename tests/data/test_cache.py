@@ -1,4 +1,4 @@
-"""Images are decoded once: the cache is right, or it is made anew, whatever happened to it."""
+"""Tests of the cache: images are decoded once, and a damaged cache is found and rebuilt."""
 
 import errno
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
-from formats import cut, flip, noise
+from formats import flip_byte, noise, truncate
 from PIL import Image
 
 import onepass
@@ -27,7 +27,7 @@ NAMES = ("ant", "bee", "cow")
 
 @pytest.fixture(autouse=True)
 def root(tmp_path, monkeypatch):
-    """The folder of all caches."""
+    """Returns the folder of all caches."""
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -35,7 +35,7 @@ def root(tmp_path, monkeypatch):
 @pytest.fixture
 def images():
     whole = noise(3, (3, 6, 5), train=8, test=2)
-    return formats.ImageCount(
+    return formats.SplitImages(
         *formats.by_class(whole.train_x, whole.train_y),
         *formats.by_class(whole.test_x, whole.test_y),
     )
@@ -48,7 +48,7 @@ def source(tmp_path, images):
 
 @pytest.fixture
 def entry(source, root):
-    """The cache of the source, built."""
+    """Returns the cache folder of the source, already built."""
     onepass.load(str(source))
     return only(root)
 
@@ -59,7 +59,7 @@ def only(root):
 
 
 def visible(root):
-    """What counts as cached, or may be mistaken for it."""
+    """Returns everything in a folder except locks, including leftovers."""
     return [path for path in root.iterdir() if not path.name.endswith(".lock")]
 
 
@@ -69,13 +69,13 @@ def same(data, images):
 
 @pytest.fixture
 def no_decoding(monkeypatch):
-    """Whoever decodes an image now fails."""
+    """Returns a switch after which decoding an image fails the test."""
 
     def refuse(*_, **__):
         raise AssertionError("an image was decoded")
 
     def switch():
-        monkeypatch.setattr(files, "decode", refuse)
+        monkeypatch.setattr(files, "decode_image", refuse)
         monkeypatch.setattr(Image, "open", refuse)
 
     return switch
@@ -96,18 +96,18 @@ def test_the_second_load_of_a_published_dataset_reads_none_of_its_files(tmp_path
     whole = noise(10, (3, 32, 32))
     formats.write_cifar10(tmp_path / "cifar10", whole)
     onepass.load("cifar10", root=tmp_path)
-    monkeypatch.setattr("onepass.data.cifar._entries", lambda path: pytest.fail("it was read"))
+    monkeypatch.setattr("onepass.data.cifar._read_entries", lambda path: pytest.fail("it was read"))
     assert same(onepass.load("cifar10", root=tmp_path), whole)
 
 
-def test_the_second_load_says_nothing(source, caplog):
+def test_the_second_load_logs_nothing(source, caplog):
     onepass.load(str(source))
     with caplog.at_level(logging.INFO, "onepass"):
         onepass.load(str(source))
     assert not caplog.text
 
 
-def test_images_are_mapped_and_not_read(source, entry):
+def test_images_are_memory_mapped(source, entry):
     data = onepass.load(str(source))
     maps = Path("/proc/self/maps").read_text()
     assert str(entry / "train_x.npy") in maps
@@ -124,7 +124,7 @@ def test_writing_to_a_dataset_leaves_the_cache_alone(source, entry, images):
     assert same(onepass.load(str(source)), images)
 
 
-def test_two_folders_of_one_name_have_two_caches(tmp_path, root, images):
+def test_two_folders_of_the_same_name_have_two_caches(tmp_path, root, images):
     others = noise(3, (3, 6, 5), seed=9)
     first = formats.write_folders(tmp_path / "a" / "mine", images, NAMES)
     second = formats.write_folders(tmp_path / "b" / "mine", others, NAMES)
@@ -142,7 +142,7 @@ def test_one_folder_by_two_paths_has_one_cache(source, root, no_decoding, monkey
     assert len(visible(root)) == 1
 
 
-def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(source, entry, tmp_path):
+def test_a_lock_that_is_a_link_is_refused_and_its_target_is_unchanged(source, entry, tmp_path):
     precious, lock = tmp_path / "precious", entry.with_name(f".{entry.name}.lock")
     precious.write_text("precious")
     lock.unlink()
@@ -155,7 +155,7 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(source, ent
 # ---- where
 
 
-def test_the_environment_says_where_the_cache_is(source, tmp_path, root, monkeypatch):
+def test_the_environment_sets_the_cache_folder(source, tmp_path, root, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     onepass.load(str(source))
@@ -164,7 +164,9 @@ def test_the_environment_says_where_the_cache_is(source, tmp_path, root, monkeyp
 
 
 @pytest.mark.parametrize(("xdg", "where"), [("", "home/.cache/onepass"), ("xdg", "xdg/onepass")])
-def test_otherwise_it_is_in_the_users_cache_folder(source, tmp_path, monkeypatch, xdg, where):
+def test_the_cache_is_in_the_users_cache_folder_by_default(
+    source, tmp_path, monkeypatch, xdg, where
+):
     monkeypatch.delenv("ONEPASS_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / xdg) if xdg else "")
@@ -172,7 +174,7 @@ def test_otherwise_it_is_in_the_users_cache_folder(source, tmp_path, monkeypatch
     assert only(tmp_path / where).name.startswith("mine-")
 
 
-def test_an_empty_variable_is_none(source, tmp_path, monkeypatch):
+def test_an_empty_environment_variable_is_ignored(source, tmp_path, monkeypatch):
     monkeypatch.setenv("ONEPASS_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     (tmp_path / "here").mkdir()
@@ -185,7 +187,7 @@ def test_an_empty_variable_is_none(source, tmp_path, monkeypatch):
 
 
 def added(source):
-    (source / "train" / "bee" / "z.png").write_bytes(formats.encoded(np.full((3, 6, 5), 9, "u1")))
+    (source / "train" / "bee" / "z.png").write_bytes(formats.encode(np.full((3, 6, 5), 9, "u1")))
 
 
 def removed(source):
@@ -194,7 +196,7 @@ def removed(source):
 
 def rewritten(source):
     path = sorted((source / "train" / "bee").iterdir())[2]
-    path.write_bytes(formats.encoded(np.full((3, 6, 5), 9, "u1")))
+    path.write_bytes(formats.encode(np.full((3, 6, 5), 9, "u1")))
 
 
 def renamed(source):
@@ -214,7 +216,7 @@ def another_class(source):
 
 def the_test_part(source):
     path = sorted((source / "test" / "cow").iterdir())[1]
-    path.write_bytes(formats.encoded(np.full((3, 6, 5), 9, "u1")))
+    path.write_bytes(formats.encode(np.full((3, 6, 5), 9, "u1")))
 
 
 @pytest.mark.parametrize(
@@ -241,10 +243,10 @@ def test_a_source_of_the_same_size_and_other_pixels_is_noticed(tmp_path):
     assert same(onepass.load("mnist", root=tmp_path), second)
 
 
-def test_a_source_that_became_bad_is_not_answered_from_the_cache(source, entry, images):
+def test_a_source_that_is_damaged_later_is_not_read_from_the_cache(source, entry, images):
     path = sorted((source / "train" / "bee").iterdir())[2]
     whole = path.read_bytes()
-    cut(path)
+    truncate(path)
     for _ in range(2):
         with pytest.raises(DataError, match=path.name):
             onepass.load(str(source))
@@ -252,7 +254,7 @@ def test_a_source_that_became_bad_is_not_answered_from_the_cache(source, entry, 
     assert same(onepass.load(str(source)), images)
 
 
-def test_data_mapped_from_the_old_cache_stay_as_they_were(source, images):
+def test_data_mapped_from_the_old_cache_do_not_change(source, images):
     before = onepass.load(str(source))
     rewritten(source)
     onepass.load(str(source))
@@ -295,14 +297,14 @@ def at(name, harm, *how):
 
 
 DAMAGE = {
-    **{f"{name} cut short": at(f"{name}.npy", cut) for name in ARRAYS},
-    **{f"a byte of {name}": at(f"{name}.npy", flip, 0.9) for name in ARRAYS},
-    "a byte of a header": at("train_x.npy", flip, 0.01),
-    "an empty array": at("train_x.npy", cut, 0.0),
+    **{f"{name} cut short": at(f"{name}.npy", truncate) for name in ARRAYS},
+    **{f"a byte of {name}": at(f"{name}.npy", flip_byte, 0.9) for name in ARRAYS},
+    "a byte of a header": at("train_x.npy", flip_byte, 0.01),
+    "an empty array": at("train_x.npy", truncate, 0.0),
     **{f"{name} gone": gone(f"{name}.npy") for name in ARRAYS},
     "meta.json gone": gone("meta.json"),
     "empty meta.json": meta(""),
-    "meta.json cut short": at("meta.json", cut),
+    "meta.json cut short": at("meta.json", truncate),
     "meta.json of nothing": meta("null"),
     "meta.json of a list": meta("[1, 2]"),
     "meta.json of a number": meta("1"),
@@ -320,7 +322,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_cache_is_named_and_made_anew(source, entry, images, damage, caplog, no_decoding):
+def test_a_damaged_cache_is_named_and_rebuilt(source, entry, images, damage, caplog, no_decoding):
     path = DAMAGE[damage](entry)
     with caplog.at_level(logging.WARNING, "onepass"):
         data = onepass.load(str(source))
@@ -345,17 +347,17 @@ def test_a_damaged_cache_is_named_and_made_anew(source, entry, images, damage, c
         ("test_y", np.full(6, -1)),
     ],
 )
-def test_arrays_that_were_exchanged_for_others_are_made_anew(source, entry, images, name, other):
+def test_arrays_replaced_by_others_are_rebuilt(source, entry, images, name, other):
     path = entry / f"{name}.npy"
     np.save(path, other)
     recorded = {"size": path.stat().st_size, "written": path.stat().st_mtime_ns}
     content = json.loads((entry / "meta.json").read_text())
-    content["files"][name] |= {**recorded, "sha256": cache.checksum(path)}
+    content["files"][name] |= {**recorded, "sha256": cache.file_checksum(path)}
     (entry / "meta.json").write_text(json.dumps(content))
     assert same(onepass.load(str(source)), images)
 
 
-def test_a_cache_of_when_photos_were_not_turned_upright_is_made_anew(source, entry, caplog):
+def test_a_cache_from_before_photos_were_turned_upright_is_rebuilt(source, entry, caplog):
     meta_with(fingerprint=files.fingerprint(source))(entry)
     with caplog.at_level(logging.WARNING, "onepass"):
         onepass.load(str(source))
@@ -374,21 +376,21 @@ def test_an_array_that_was_only_touched_is_not_decoded_again(source, entry, imag
     assert same(onepass.load(str(source)), images)
 
 
-def test_an_array_cut_short_is_noticed_whatever_the_clock_shows(source, entry, images, caplog):
+def test_a_truncated_array_is_noticed_even_with_the_recorded_time(source, entry, images, caplog):
     path = entry / "train_x.npy"
     stat = path.stat()
-    os.utime(cut(path), ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    os.utime(truncate(path), ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert same(onepass.load(str(source)), images)
     assert str(path) in caplog.text
 
 
-def test_a_thorough_look_finds_a_byte_that_the_clock_does_not_show(entry):
-    assert cache.damage(entry, thorough=True) is None
+def test_a_thorough_check_finds_a_changed_byte_with_the_recorded_time(entry):
+    assert cache.find_damage(entry, thorough=True) is None
     path = entry / "train_x.npy"
     stat = path.stat()
-    flip(path)
+    flip_byte(path)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert str(path) in cache.damage(entry, thorough=True)
+    assert str(path) in cache.find_damage(entry, thorough=True)
 
 
 # ---- building goes wrong
@@ -397,7 +399,7 @@ def test_a_thorough_look_finds_a_byte_that_the_clock_does_not_show(entry):
 @pytest.mark.parametrize("problem", [RuntimeError, KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("moment", [1, 13, 28], ids=["first", "training", "testing"])
 def test_an_exception_half_way_leaves_nothing(source, root, images, monkeypatch, problem, moment):
-    real, calls = files.decode, iter(range(1, 1000))
+    real, calls = files.decode_image, iter(range(1, 1000))
 
     def decode(*arguments, **options):
         if next(calls) == moment:
@@ -405,7 +407,7 @@ def test_an_exception_half_way_leaves_nothing(source, root, images, monkeypatch,
         return real(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "decode", decode)
+        patch.setattr(files, "decode_image", decode)
         with pytest.raises(problem, match="now"):
             onepass.load(str(source))
     assert not visible(root)
@@ -414,7 +416,7 @@ def test_an_exception_half_way_leaves_nothing(source, root, images, monkeypatch,
 
 def child(script, *arguments, **options):
     start = "import os, sys, time, signal, resource, onepass\nfrom pathlib import Path\n"
-    start += "from onepass.data import files\nreal = files.decode\n"
+    start += "from onepass.data import files\nreal = files.decode_image\n"
     command = [sys.executable, "-c", start + script, *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
@@ -427,12 +429,12 @@ def decode(*arguments, **options):
     if next(left, None) is None:
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*arguments, **options)
-files.decode = decode
+files.decode_image = decode
 onepass.load(sys.argv[1])
 """
 
 
-def test_a_build_that_is_killed_counts_for_nothing(source, root, images):
+def test_a_killed_build_leaves_no_cache(source, root, images):
     process = child(KILLED, source, 13)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
@@ -448,7 +450,7 @@ def decode(content, name, *arguments, **options):
         file.write(f"{name}\\n")
     time.sleep(0.005)
     return real(content, name, *arguments, **options)
-files.decode = decode
+files.decode_image = decode
 (meet / str(os.getpid())).touch()
 while len(list(meet.iterdir())) < 2:
     time.sleep(0.005)
@@ -458,7 +460,7 @@ print(data.train_x.sum().item(), data.test_x.sum().item())
 
 
 @pytest.mark.slow
-def test_two_processes_at_once_build_one_right_cache(source, root, images, tmp_path):
+def test_two_processes_at_once_build_one_correct_cache(source, root, images, tmp_path):
     (tmp_path / "meet").mkdir()
     log = tmp_path / "decoded.txt"
     both = [child(TOGETHER, source, tmp_path / "meet", log) for _ in range(2)]
@@ -495,7 +497,7 @@ def test_a_full_disk_is_found_before_anything_is_decoded(source, root, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr(files, "decode", lambda *_, **__: pytest.fail("an image was decoded"))
+    monkeypatch.setattr(files, "decode_image", lambda *_, **__: pytest.fail("an image was decoded"))
     with pytest.raises(OSError, match="No space left"):
         onepass.load(str(source))
     assert not visible(root)
@@ -509,9 +511,7 @@ def test_a_full_disk_is_found_before_anything_is_decoded(source, root, monkeypat
         ("pathlib.Path.write_text", "meta.json"),
     ],
 )
-def test_a_full_disk_is_told_with_the_file_that_found_no_room(
-    source, root, monkeypatch, writer, file
-):
+def test_a_full_disk_is_an_error_that_names_the_file(source, root, monkeypatch, writer, file):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -1,4 +1,4 @@
-"""Datasets say what they hold, refuse what they cannot, and hold out from the training data."""
+"""Tests of datasets: content, validation, statistics, held-out data and fingerprints."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def numbered(counts):
-    """Feature vectors that are their own place in the training data; the test data are at -1."""
+    """Returns a dataset whose training samples are their own index; its test samples are -1."""
     y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     x = torch.arange(len(y)).float().unsqueeze(1)
     test = torch.full((len(counts), 1), -1.0)
@@ -33,7 +33,7 @@ def parts(data):
 # ---- digits
 
 
-def test_digits_are_those_of_scikit_learn_in_five_parts_of_which_one_is_for_testing():
+def test_digits_are_those_of_scikit_learn_with_every_fifth_for_testing():
     bunch, data = load_digits(), onepass.load("digits")
     assert data.train_x.shape == (1442, 1, 8, 8)
     assert data.test_x.shape == (355, 1, 8, 8)
@@ -54,7 +54,7 @@ def test_digits_are_normalised_by_their_training_images():
 
 
 def test_digits_hold_no_order_of_classes():
-    """A dataset says nothing about order: the samples lie as scikit-learn has them."""
+    """The samples are in the order of scikit-learn, since only a stream decides an order."""
     data = onepass.load("digits")
     assert data.train_y[:10].tolist() == load_digits().target[:10].tolist()
 
@@ -63,7 +63,7 @@ def test_channel_statistics_make_each_channel_standard():
     source = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (20, 3, 5, 4), generator=source, dtype=torch.uint8)
     images[:, 1] //= 3
-    mean, std = (torch.tensor(one).view(3, 1, 1) for one in channel_statistics(images))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in channel_statistics(images))
     normal = (images.double() / 255 - mean) / std
     assert normal.mean(dim=(0, 2, 3)).abs().max() < 1e-6
     assert (normal.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-6
@@ -77,8 +77,8 @@ def test_images_without_statistics_are_given_those_of_the_training_images():
 
 
 def test_a_dataset_says_whether_a_mirror_image_is_of_the_same_class():
-    """By its name too, for those who have not loaded it."""
-    named = {name: mirror_is_same_class(name) for name in onepass.data.names()}
+    """The name alone is enough, without loading the dataset."""
+    named = {name: mirror_is_same_class(name) for name in onepass.data.dataset_names()}
     assert [name for name, same in named.items() if not same] == ["digits", "synthetic", "mnist"]
     for name in DATASETS.names():
         assert onepass.load(name).mirror_is_same_class is named[name]
@@ -86,20 +86,20 @@ def test_a_dataset_says_whether_a_mirror_image_is_of_the_same_class():
     assert not replace(made(), mirror_is_same_class=False).hold_out(0.5).mirror_is_same_class
 
 
-def test_for_a_dataset_by_name_it_cannot_be_told():
+def test_mirror_is_same_class_cannot_be_given_for_a_named_dataset():
     with pytest.raises(InputError, match="mirror_is_same_class is for your own files"):
         onepass.load("digits", mirror_is_same_class=True)
 
 
-def test_statistics_of_what_is_constant_divide_by_one():
+def test_a_constant_channel_has_standard_deviation_one():
     pixels = torch.randint(0, 256, (6, 2, 3, 3), dtype=torch.uint8)
     pixels[:, 1] = 7
-    (_, seven), (spread, one) = statistics(pixels)
-    assert (seven, one) == (pytest.approx(7 / 255), 1.0)
+    (_, seven), (spread, constant) = statistics(pixels)
+    assert (seven, constant) == (pytest.approx(7 / 255), 1.0)
     assert spread == channel_statistics(pixels)[1][0]
     vectors = torch.stack([torch.full((999,), 0.1), torch.arange(999) + 1e6], dim=1)
-    (tenth, _), (one, spread) = statistics(vectors)
-    assert (tenth, one) == (pytest.approx(0.1), 1.0)
+    (tenth, _), (constant, spread) = statistics(vectors)
+    assert (tenth, constant) == (pytest.approx(0.1), 1.0)
     assert spread == pytest.approx(float(np.arange(999).std()))
 
 
@@ -112,7 +112,7 @@ def test_statistics_of_what_is_constant_divide_by_one():
     st.floats(0.01, 0.99),
     st.integers(0, 1000),
 )
-def test_held_out_data_are_a_part_of_every_class_of_the_training_data(counts, fraction, seed):
+def test_held_out_data_are_a_fraction_of_every_class(counts, fraction, seed):
     part = numbered(counts).hold_out(fraction, seed)
     kept, held = part.train_x.flatten().tolist(), part.test_x.flatten().tolist()
     assert sorted(kept + held) == list(range(sum(counts)))
@@ -125,7 +125,7 @@ def test_held_out_data_are_a_part_of_every_class_of_the_training_data(counts, fr
         assert int((part.train_y == label).sum()) >= 1
 
 
-def test_the_seed_decides_what_is_held_out_and_moves_no_global_generator():
+def test_hold_out_depends_on_the_seed_alone_and_uses_no_global_generator():
     data, before = onepass.load("digits"), torch.get_rng_state()
     first, again, other = (data.hold_out(0.2, seed) for seed in (0, 0, 1))
     assert torch.equal(first.test_x, again.test_x)
@@ -143,7 +143,7 @@ def test_a_fraction_that_leaves_one_side_empty_is_refused(fraction):
 
 
 @pytest.mark.parametrize("shape", [(3, 6, 5), (1, 4, 4), (7,)])
-def test_synthetic_data_are_what_was_asked_for(shape):
+def test_synthetic_data_have_the_given_shape_and_counts(shape):
     data = onepass.load("synthetic", classes=3, train_per_class=5, test_per_class=2, shape=shape)
     assert data.train_x.shape == (15, *shape)
     assert data.test_x.shape == (6, *shape)
@@ -152,7 +152,7 @@ def test_synthetic_data_are_what_was_asked_for(shape):
     assert torch.bincount(data.test_y).tolist() == [2, 2, 2]
 
 
-def test_synthetic_data_are_the_seeds_alone():
+def test_synthetic_data_depend_on_the_seed_alone():
     torch.manual_seed(1)
     first = parts(onepass.load("synthetic", seed=3))
     before = torch.get_rng_state()
@@ -162,8 +162,8 @@ def test_synthetic_data_are_the_seeds_alone():
     assert not torch.equal(first["train_x"], other["train_x"])
 
 
-def test_synthetic_classes_can_be_told_apart():
-    """The nearest class mean of the training data names almost every test sample."""
+def test_synthetic_classes_can_be_separated():
+    """The nearest class mean classifies almost every test sample."""
     data = onepass.load("synthetic", classes=5, shape=(20,))
     means = torch.stack([data.train_x[data.train_y == label].mean(0) for label in range(5)])
     found = torch.cdist(data.test_x, means).argmin(1)
@@ -179,7 +179,7 @@ def test_synthetic_data_of_another_shape_are_refused(shape):
 # ---- names and options
 
 
-def test_an_unknown_dataset_is_answered_with_the_nearest_name():
+def test_the_error_for_an_unknown_dataset_suggests_the_nearest():
     with pytest.raises(UnknownNameError, match="Did you mean 'digits'"):
         onepass.load("digit")
 
@@ -201,7 +201,7 @@ def made(x=IMAGES, y=LABELS, test_x=None, test_y=LABELS, names=("a", "b")):
 
 
 @pytest.mark.parametrize("x", [IMAGES, VECTORS], ids=["images", "vectors"])
-def test_images_and_vectors_are_welcome(x):
+def test_images_and_vectors_are_accepted(x):
     data = made(x)
     assert data.classes == 2
     assert data.is_images == (x is IMAGES)
@@ -264,7 +264,7 @@ def test_train_and_test_samples_of_different_shapes_are_refused():
 
 
 @pytest.mark.parametrize("part", ["train_x", "test_x", "train_y", "test_y"])
-def test_one_changed_number_is_another_fingerprint(part):
+def test_one_changed_value_changes_the_fingerprint(part):
     data = onepass.load("digits")
     values = getattr(data, part).clone()
     assert replace(data, **{part: values}).sha256() == data.sha256()

@@ -1,4 +1,4 @@
-"""Folders of images of one's own: read exactly, split evenly, or refused by name."""
+"""Tests of the user's own image folders: read exactly, split per class, or refused with a name."""
 
 import os
 import shutil
@@ -10,14 +10,14 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
-from forked import in_child
-from formats import cut, noise
+from child_process import in_child
+from formats import noise, truncate
 from PIL import EpsImagePlugin, Image
-from reading import example, in_class_order, refused, same, write_cifar10_folders
+from read_datasets import holds, in_class_order, random_data, refused, write_cifar10_folders
 
 import onepass
 from onepass import DataError, InputError
-from onepass.data.files import decode
+from onepass.data.files import decode_image
 
 NAMES = ("ant", "bee", "cow")
 
@@ -32,14 +32,14 @@ def own(folder, shape=(3, 6, 5), **options):
 def test_train_and_test_folders_are_read_exactly(tmp_path, test):
     images = own(tmp_path / "mine", test=test)
     data = onepass.load(str(tmp_path / "mine"))
-    assert same(data, images)
+    assert holds(data, images)
     assert data.class_names == NAMES
     assert data.name == "mine"
 
 
 def test_greyscale_images_have_one_channel(tmp_path):
     images = own(tmp_path / "mine", shape=(1, 6, 5))
-    assert same(onepass.load(str(tmp_path / "mine")), images)
+    assert holds(onepass.load(str(tmp_path / "mine")), images)
 
 
 def test_your_own_images_are_normalised_by_their_own_statistics(tmp_path):
@@ -48,7 +48,7 @@ def test_your_own_images_are_normalised_by_their_own_statistics(tmp_path):
     assert data.mean == pytest.approx(images.train_x.mean(axis=(0, 2, 3)) / 255)
 
 
-def test_your_own_images_keep_their_class_in_a_mirror_unless_told(tmp_path):
+def test_mirror_images_of_own_files_are_of_the_same_class_by_default(tmp_path):
     own(tmp_path / "mine")
     assert onepass.load(str(tmp_path / "mine")).mirror_is_same_class
     told = onepass.load(str(tmp_path / "mine"), mirror_is_same_class=False)
@@ -66,31 +66,31 @@ def test_other_lossless_formats_are_read_exactly(tmp_path, form, suffix):
             options = {"lossless": True} if form == "WEBP" else {}
             picture.save(path.with_name(f"{path.stem}-new{suffix}"), form, **options)
         path.unlink()
-    assert same(onepass.load(str(tmp_path / "mine")), images)
+    assert holds(onepass.load(str(tmp_path / "mine")), images)
 
 
-def test_files_that_are_no_images_are_passed_over(tmp_path):
+def test_files_that_are_not_images_are_ignored(tmp_path):
     images = own(tmp_path / "mine")
     for name in ("notes.txt", "Thumbs.db", ".DS_Store", "._00000.png"):
         (tmp_path / "mine" / "train" / "ant" / name).write_bytes(b"something")
     (tmp_path / "mine" / "train" / ".git").mkdir()
     (tmp_path / "mine" / "labels.csv").write_text("x")
-    assert same(onepass.load(str(tmp_path / "mine")), images)
+    assert holds(onepass.load(str(tmp_path / "mine")), images)
 
 
-def test_greyscale_among_colour_becomes_colour(tmp_path):
+def test_greyscale_images_among_colour_images_become_colour(tmp_path):
     images = own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train" / "bee").iterdir())[0]
-    path.write_bytes(formats.encoded(images.train_x[0, :1]))
+    path.write_bytes(formats.encode(images.train_x[0, :1]))
     data = onepass.load(str(tmp_path / "mine"))
     assert np.array_equal(data.train_x[4], np.repeat(images.train_x[0, :1], 3, axis=0))
     assert np.array_equal(data.train_x[5:], images.train_x[5:])
 
 
-def test_a_greyscale_file_that_comes_first_takes_no_colour_from_the_others(tmp_path):
+def test_a_greyscale_first_file_leaves_the_others_in_colour(tmp_path):
     images = own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train" / "ant").iterdir())[0]
-    path.write_bytes(formats.encoded(images.train_x[0, :1]))
+    path.write_bytes(formats.encode(images.train_x[0, :1]))
     data = onepass.load(str(tmp_path / "mine"))
     assert data.train_x.shape[1] == 3
     assert np.array_equal(data.train_x[1:], images.train_x[1:])
@@ -105,7 +105,7 @@ def test_sixteen_bit_greyscale_keeps_its_picture(tmp_path):
     assert np.abs(data.train_x[0, 0].numpy().astype(int) - values // 256).max() <= 1
 
 
-TURNED = {  # by EXIF orientation: what a file holds of the picture that is to be seen
+TURNED = {  # by EXIF orientation: the stored pixels of an upright picture x
     1: lambda x: x,
     2: lambda x: x[:, :, ::-1],
     3: lambda x: x[:, ::-1, ::-1],
@@ -124,22 +124,22 @@ def test_photos_are_upright(tmp_path, orientation):
         with Image.open(path) as picture:
             upright = np.asarray(picture).transpose(2, 0, 1)
         stored = np.ascontiguousarray(TURNED[orientation](upright))
-        path.write_bytes(formats.encoded(stored, exif=formats.exif(orientation)))
-    assert same(onepass.load(tmp_path / "mine"), images)
+        path.write_bytes(formats.encode(stored, exif=formats.exif(orientation)))
+    assert holds(onepass.load(tmp_path / "mine"), images)
 
 
-def test_a_photo_is_not_lost_for_what_is_wrong_with_the_notes_in_it(tmp_path):
+def test_a_photo_with_damaged_exif_data_is_read(tmp_path):
     images = own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train" / "ant").iterdir())[0]
     for notes in (b"Exif\0\0nonsense", formats.exif(6)[:-9], formats.exif(99)):
-        path.write_bytes(formats.encoded(images.train_x[0], exif=notes))
-        assert same(onepass.load(tmp_path / "mine"), images)
+        path.write_bytes(formats.encode(images.train_x[0], exif=notes))
+        assert holds(onepass.load(tmp_path / "mine"), images)
 
 
 def test_images_are_scaled_to_the_size_asked_for(tmp_path):
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train" / "bee").iterdir())[0]
-    path.write_bytes(formats.encoded(np.full((3, 20, 9), 77, np.uint8)))
+    path.write_bytes(formats.encode(np.full((3, 20, 9), 77, np.uint8)))
     data = onepass.load(str(tmp_path / "mine"), image_size=8)
     assert data.train_x.shape == (12, 3, 8, 8)
     assert (data.train_x[4] == 77).all()
@@ -148,7 +148,7 @@ def test_images_are_scaled_to_the_size_asked_for(tmp_path):
     assert np.array_equal(data.train_x[0], wanted)
 
 
-def test_one_size_and_another_are_two_datasets(tmp_path):
+def test_two_image_sizes_are_two_datasets(tmp_path):
     own(tmp_path / "mine")
     shapes = [
         onepass.load(str(tmp_path / "mine"), image_size=n).train_x.shape[2] for n in (8, 9, 8)
@@ -159,12 +159,12 @@ def test_one_size_and_another_are_two_datasets(tmp_path):
 def test_mixed_sizes_need_an_image_size(tmp_path):
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "test" / "bee").iterdir())[1]
-    path.write_bytes(formats.encoded(np.zeros((3, 6, 7), np.uint8)))
+    path.write_bytes(formats.encode(np.zeros((3, 6, 7), np.uint8)))
     refused(tmp_path / "mine", path, "7x6", "5x6", "--image-size")
 
 
 @pytest.mark.parametrize("size", [0, -4, 2.5, "8", True, 10**6, 10**30])
-def test_an_image_size_that_is_none_is_refused(tmp_path, size):
+def test_an_invalid_image_size_is_refused(tmp_path, size):
     own(tmp_path / "mine")
     with pytest.raises(InputError, match="image_size"):
         onepass.load(str(tmp_path / "mine"), image_size=size)
@@ -172,7 +172,7 @@ def test_an_image_size_that_is_none_is_refused(tmp_path, size):
 
 @pytest.fixture
 def one_folder(tmp_path):
-    """Twenty of the first class, ten of the second, three of the third; pixels are numbers."""
+    """Writes 20, 10 and 3 images of three classes; the pixels of each are its number."""
     y = np.repeat(np.arange(3), [20, 10, 3])
     x = np.broadcast_to(np.arange(33, dtype=np.uint8)[:, None, None, None], (33, 1, 4, 4))
     return formats.write_classes(tmp_path / "mine", x, y, NAMES)
@@ -198,11 +198,11 @@ def test_what_is_held_out_is_the_same_every_time(one_folder, tmp_path, monkeypat
     again = onepass.load(str(one_folder), test_fraction=0.3)
     assert np.array_equal(first.test_x, again.test_x)
     held = first.test_x[:, 0, 0, 0].tolist()
-    assert held != [*range(6), *range(20, 23), 30]  # drawn, and not the first of each class
+    assert held != [*range(6), *range(20, 23), 30]  # at random, not the first of each class
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.5, 1.5, float("nan"), "0.2"])
-def test_a_fraction_that_is_none_is_refused(one_folder, fraction):
+def test_an_invalid_fraction_is_refused(one_folder, fraction):
     with pytest.raises(InputError, match="fraction"):
         onepass.load(str(one_folder), test_fraction=fraction)
 
@@ -217,7 +217,7 @@ def test_a_class_of_one_image_cannot_be_split(one_folder):
     refused(one_folder, one_folder / "cow", test_fraction=0.5)
 
 
-def test_a_test_fraction_is_not_for_folders_that_have_a_test_part(tmp_path):
+def test_a_test_fraction_is_refused_for_folders_with_test_images(tmp_path):
     own(tmp_path / "mine")
     with pytest.raises(InputError, match="test fraction"):
         onepass.load(str(tmp_path / "mine"), test_fraction=0.5)
@@ -231,7 +231,7 @@ def test_an_empty_class_is_named(tmp_path, part):
     refused(tmp_path / "mine", tmp_path / "mine" / part, "'bee'")
 
 
-def test_a_class_that_only_one_part_has_is_named(tmp_path):
+def test_a_class_with_test_images_only_is_named(tmp_path):
     own(tmp_path / "mine")
     shutil.rmtree(tmp_path / "mine" / "test" / "cow")
     refused(tmp_path / "mine", tmp_path / "mine" / "test", "'cow'")
@@ -241,17 +241,17 @@ def test_a_class_that_only_one_part_has_is_named(tmp_path):
 
 
 def test_a_published_dataset_in_folders_that_lacks_a_class_is_refused(tmp_path):
-    write_cifar10_folders(tmp_path / "cifar10", example("cifar10"))
+    write_cifar10_folders(tmp_path / "cifar10", random_data("cifar10"))
     for part in ("train", "test"):
         shutil.rmtree(tmp_path / "cifar10" / part / "frog")
     refused("cifar10", tmp_path / "cifar10", "10 classes", root=tmp_path)
 
 
 @pytest.mark.parametrize("other", ["Ant", "ANT", "ant "])
-def test_two_classes_of_one_name_are_refused(tmp_path, other):
+def test_two_classes_of_the_same_name_are_refused(tmp_path, other):
     own(tmp_path / "mine")
     shutil.copytree(tmp_path / "mine" / "train" / "ant", tmp_path / "mine" / "train" / other)
-    refused(tmp_path / "mine", tmp_path / "mine" / "train", "one name", repr(other))
+    refused(tmp_path / "mine", tmp_path / "mine" / "train", "same name", repr(other))
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -259,17 +259,17 @@ def test_two_classes_of_one_name_are_refused(tmp_path, other):
 def test_a_corrupt_png_is_named(tmp_path, part, place):
     own(tmp_path / "mine", shape=(3, 30, 30))
     path = sorted((tmp_path / "mine" / part).rglob("*.png"))[place]
-    cut(path)
-    refused(tmp_path / "mine", path, "whole")
+    truncate(path)
+    refused(tmp_path / "mine", path, "damaged")
 
 
 @pytest.mark.parametrize("content", [b"<html>not found</html>", b""])
 @pytest.mark.parametrize("place", [0, 5])
-def test_a_png_that_is_none_is_named(tmp_path, content, place):
+def test_a_png_file_of_other_content_is_named(tmp_path, content, place):
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train").rglob("*.png"))[place]
     path.write_bytes(content)
-    refused(tmp_path / "mine", path, "whole")
+    refused(tmp_path / "mine", path, "damaged")
 
 
 @pytest.mark.parametrize("place", [0, 5])
@@ -286,12 +286,12 @@ def test_a_png_that_claims_to_be_enormous_is_named(tmp_path, place, side):
 
 @pytest.mark.parametrize("place", [0, 5])
 @pytest.mark.parametrize("form", ["EPS", "PPM", "ICO", "PCX", "TGA", "SGI"])
-def test_no_other_format_is_tried_whatever_its_name(tmp_path, form, place, monkeypatch):
+def test_no_other_format_is_tried_for_a_png_file(tmp_path, form, place, monkeypatch):
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("it was run"))
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train").rglob("*.png"))[place]
-    path.write_bytes(formats.encoded(np.zeros((3, 6, 5), np.uint8), form))
-    refused(tmp_path / "mine", path, "of no known kind")
+    path.write_bytes(formats.encode(np.zeros((3, 6, 5), np.uint8), form))
+    refused(tmp_path / "mine", path, "its format is unknown")
 
 
 def a_folder(path):
@@ -313,7 +313,7 @@ def a_socket(path):
 
 @pytest.mark.parametrize("make", [a_folder, a_pipe, a_device, a_socket])
 @pytest.mark.parametrize("name", ["0.png", "z.png"])
-def test_what_is_no_file_is_named_before_it_is_opened(tmp_path, make, name, monkeypatch):
+def test_pipes_devices_and_folders_are_refused_unopened(tmp_path, make, name, monkeypatch):
     own(tmp_path / "mine")
     monkeypatch.chdir(tmp_path / "mine" / "train" / "ant")  # a socket's path must be short
     make(Path(name))
@@ -333,7 +333,7 @@ def test_a_file_whose_name_is_not_utf_8_is_read(tmp_path):
     images = own(tmp_path / "mine")
     for path in (tmp_path / "mine").rglob("*.png"):
         path.rename(path.with_name(f"caf\udce9 {path.name}"))
-    assert same(onepass.load(tmp_path / "mine"), images)
+    assert holds(onepass.load(tmp_path / "mine"), images)
 
 
 @pytest.mark.parametrize("options", [{}, {"test_fraction": 0.5}])
@@ -346,26 +346,26 @@ def test_a_class_whose_name_is_not_utf_8_is_named(tmp_path, options):
     refused(whole, folder / "train", "'caf\\udce9'", "not UTF-8", **options)
 
 
-def test_folders_that_contain_themselves_are_walked_once(tmp_path):
+def test_folders_that_contain_themselves_are_read_once(tmp_path):
     images = own(tmp_path / "mine")
     for place in ("", "train", "train/ant"):
         for name in ("again", "and again"):
             if place != "train":
                 (tmp_path / "mine" / place / name).symlink_to(tmp_path / "mine")
     in_child(lambda: onepass.load(tmp_path / "mine"), seconds=10)
-    assert same(onepass.load(tmp_path / "mine"), images)
+    assert holds(onepass.load(tmp_path / "mine"), images)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
-def test_no_damage_to_an_image_is_worse_than_a_data_error(form):
+def test_a_damaged_image_is_decoded_or_a_data_error(form):
     source = np.random.default_rng(0)
-    whole = np.frombuffer(formats.encoded(noise(1, (3, 9, 7)).train_x[0], form), np.uint8)
+    whole = np.frombuffer(formats.encode(noise(1, (3, 9, 7)).train_x[0], form), np.uint8)
     for _ in range(200):
         damaged = whole.copy()
         damaged[source.integers(0, len(whole), 3)] = source.integers(0, 256, 3)
         content = damaged[: source.integers(len(whole) // 2, 2 * len(whole))].tobytes()
         try:
-            assert decode(content, "some/file", (3, 9, 7), resize=True).shape == (3, 9, 7)
+            assert decode_image(content, "some/file", (3, 9, 7), resize=True).shape == (3, 9, 7)
         except DataError as problem:
             assert "some/file" in str(problem)
 
@@ -379,7 +379,7 @@ def test_an_empty_folder_is_named(tmp_path):
     refused(tmp_path / "mine", tmp_path / "mine" / "train")
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_missing_folder_is_named(tmp_path):
     refused(tmp_path / "mine", tmp_path / "mine")
     (tmp_path / "file").write_text("x")
     refused(tmp_path / "file", tmp_path / "file")

@@ -1,4 +1,4 @@
-"""Downloads: the columns and splits of the four repositories, from folders of parquet files."""
+"""Tests of downloads: folders of parquet files with the columns and splits of the repositories."""
 
 import sys
 from dataclasses import replace
@@ -12,8 +12,8 @@ import onepass
 from onepass import DataError
 from onepass.data import files, hub
 from onepass.data.catalogue import CATALOGUE
-from onepass.data.files import Undecoded, copied
-from onepass.data.loading import download, in_order, wnids
+from onepass.data.files import Undecoded, split_of_arrays
+from onepass.data.loading import download_dataset, reorder_classes, tiny_imagenet_wnids
 
 SCHEMAS = {
     "mnist": {"image": "image", "label": "label", "test": "test"},
@@ -26,7 +26,7 @@ ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 
 @pytest.fixture
 def library(tmp_path, monkeypatch):
-    """Hugging Face datasets, offline, with a cache of its own and without progress bars."""
+    """Returns the library `datasets`, offline, with an empty cache and no progress bars."""
     datasets = pytest.importorskip("datasets", reason="the extra hub is not installed")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hugging")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -35,26 +35,27 @@ def library(tmp_path, monkeypatch):
 
 
 def write(library, folder, parts, names=None, image="image", label="label"):
-    """`data/<part>-00000-of-00001.parquet`, as on the hub, from encoded images and labels."""
+    """Writes `data/<split>-00000-of-00001.parquet`, as on the hub, from encoded images and
+    labels."""
     kind = library.ClassLabel(names=list(names)) if names else library.Value("int64")
     columns = {image: library.Image(), label: kind}
     (folder / "data").mkdir(parents=True)
     for part, (contents, y) in parts.items():
-        table = {image: [{"bytes": one, "path": None} for one in contents], label: list(y)}
+        table = {image: [{"bytes": content, "path": None} for content in contents], label: list(y)}
         if label == "fine_label":
             columns["coarse_label"] = library.ClassLabel(names=formats.COARSE)
-            table["coarse_label"] = [one // 5 for one in y]
+            table["coarse_label"] = [label_of_row // 5 for label_of_row in y]
         rows = library.Dataset.from_dict(table, features=library.Features(columns))
         rows.to_parquet(folder / "data" / f"{part}-00000-of-00001.parquet")
     return folder
 
 
 def repository(library, folder, name, images):
-    """A folder with the schema of a published dataset; class names are in no order."""
+    """Writes a folder with the schema of a published dataset; its class names are unsorted."""
     schema = SCHEMAS[name]
     parts = {
-        "train": ([formats.encoded(x) for x in images.train_x], images.train_y.tolist()),
-        schema["test"]: ([formats.encoded(x) for x in images.test_x], images.test_y.tolist()),
+        "train": ([formats.encode(x) for x in images.train_x], images.train_y.tolist()),
+        schema["test"]: ([formats.encode(x) for x in images.test_x], images.test_y.tolist()),
     }
     return write(library, folder, parts, class_names(name), schema["image"], schema["label"])
 
@@ -84,7 +85,9 @@ def same(data, images):
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_repository_is_read_to_the_last_pixel(library, tmp_path, name):
     images = example(name)
-    fetched = hub.download(repository(library, tmp_path / name, name, images), images[0].shape[1:])
+    fetched = hub.download_from_hub(
+        repository(library, tmp_path / name, name, images), images[0].shape[1:]
+    )
     source = fetched.undecoded
     assert source.class_names == tuple(class_names(name))
     assert np.array_equal(filled(source.train), images.train_x)
@@ -94,11 +97,11 @@ def test_a_repository_is_read_to_the_last_pixel(library, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_what_was_downloaded_is_loaded_by_name_from_then_on(library, tmp_path, name, monkeypatch):
+def test_a_downloaded_dataset_is_loaded_by_name_afterwards(library, tmp_path, name, monkeypatch):
     images = example(name)
-    first = download(at(repository(library, tmp_path / name, name, images), name))
+    first = download_dataset(at(repository(library, tmp_path / name, name, images), name))
     assert same(first, images)
-    monkeypatch.setattr(files, "decode", lambda *_, **__: pytest.fail("an image was decoded"))
+    monkeypatch.setattr(files, "decode_image", lambda *_, **__: pytest.fail("an image was decoded"))
     monkeypatch.setitem(sys.modules, "datasets", None)
     data = onepass.load(name, root=tmp_path / "nothing here")
     assert same(data, images)
@@ -106,9 +109,9 @@ def test_what_was_downloaded_is_loaded_by_name_from_then_on(library, tmp_path, n
     assert (data.mean, data.std) == (CATALOGUE[name].mean, CATALOGUE[name].std)
 
 
-def test_files_below_the_root_come_before_what_was_downloaded(library, tmp_path):
+def test_files_below_the_root_take_precedence_over_a_download(library, tmp_path):
     fetched, near = example("mnist", seed=1), example("mnist", seed=2)
-    download(at(repository(library, tmp_path / "hub", "mnist", fetched), "mnist"))
+    download_dataset(at(repository(library, tmp_path / "hub", "mnist", fetched), "mnist"))
     formats.write_idx(tmp_path / "mnist", near)
     assert same(onepass.load("mnist", root=tmp_path), near)
 
@@ -116,16 +119,16 @@ def test_files_below_the_root_come_before_what_was_downloaded(library, tmp_path)
 def test_downloading_again_decodes_nothing(library, tmp_path, monkeypatch):
     images = example("mnist")
     entry = at(repository(library, tmp_path / "hub", "mnist", images), "mnist")
-    download(entry)
-    monkeypatch.setattr(files, "decode", lambda *_, **__: pytest.fail("an image was decoded"))
-    assert same(download(entry), images)
+    download_dataset(entry)
+    monkeypatch.setattr(files, "decode_image", lambda *_, **__: pytest.fail("an image was decoded"))
+    assert same(download_dataset(entry), images)
 
 
 def test_another_version_of_a_repository_is_decoded_again(library, tmp_path):
     first, second = example("mnist", seed=1), example("mnist", seed=2)
-    download(at(repository(library, tmp_path / "one", "mnist", first), "mnist"))
+    download_dataset(at(repository(library, tmp_path / "one", "mnist", first), "mnist"))
     entry = at(repository(library, tmp_path / "two", "mnist", second), "mnist")
-    assert same(download(entry), second)
+    assert same(download_dataset(entry), second)
     assert same(onepass.load("mnist", root=tmp_path / "nothing here"), second)
 
 
@@ -133,17 +136,17 @@ def test_greyscale_files_of_a_repository_become_colour(library, tmp_path):
     images = example("tiny-imagenet")
     images.train_x[:] = images.train_x[:, :1]
     parts = {
-        "train": ([formats.encoded(x[:1]) for x in images.train_x], images.train_y),
-        "valid": ([formats.encoded(x) for x in images.test_x], images.test_y),
+        "train": ([formats.encode(x[:1]) for x in images.train_x], images.train_y),
+        "valid": ([formats.encode(x) for x in images.test_x], images.test_y),
     }
     folder = write(library, tmp_path / "hub", parts, class_names("tiny-imagenet"))
-    assert same(download(at(folder, "tiny-imagenet")), images)
+    assert same(download_dataset(at(folder, "tiny-imagenet")), images)
 
 
 def test_plain_whole_numbers_are_labels_too(library, tmp_path):
-    contents = [formats.encoded(np.full((1, 4, 4), value, np.uint8)) for value in range(6)]
+    contents = [formats.encode(np.full((1, 4, 4), value, np.uint8)) for value in range(6)]
     parts = {"train": (contents, [5, 2, 9, 9, 2, 5]), "test": (contents[:2], [9, 5])}
-    source = hub.download(write(library, tmp_path / "hub", parts), (1, 4, 4)).undecoded
+    source = hub.download_from_hub(write(library, tmp_path / "hub", parts), (1, 4, 4)).undecoded
     assert source.class_names == ("2", "5", "9")
     assert source.train.labels.tolist() == [1, 0, 2, 2, 0, 1]
     assert source.test.labels.tolist() == [2, 1]
@@ -154,27 +157,27 @@ def test_plain_whole_numbers_are_labels_too(library, tmp_path):
 
 def refused(folder, *said, shape=(1, 4, 4)):
     with pytest.raises(DataError) as caught:
-        source = hub.download(folder, shape).undecoded
+        source = hub.download_from_hub(folder, shape).undecoded
         filled(source.train), filled(source.test)
     for words in (folder, *said):
         assert str(words) in str(caught.value)
 
 
-GOOD = ([formats.encoded(np.zeros((1, 4, 4), np.uint8))] * 3, [0, 1, 0])
+GOOD = ([formats.encode(np.zeros((1, 4, 4), np.uint8))] * 3, [0, 1, 0])
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"pip install 'onepass\[hub\]'"):
-        download(CATALOGUE["mnist"])
+        download_dataset(CATALOGUE["mnist"])
 
 
-def test_a_repository_that_is_not_there_is_named(library, tmp_path):
+def test_a_missing_repository_is_named(library, tmp_path):
     refused(tmp_path / "none")
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_a_repository_that_lacks_a_part_is_named(library, tmp_path, part):
+def test_a_repository_without_a_split_is_named(library, tmp_path, part):
     refused(write(library, tmp_path / "hub", {part: GOOD}, "ab"), part)
 
 
@@ -188,7 +191,7 @@ def test_a_repository_of_other_columns_is_named(library, tmp_path, columns):
 def test_a_damaged_image_is_named_with_its_repository(library, tmp_path, part):
     damaged = ([*GOOD[0][:2], GOOD[0][2][:40]], GOOD[1])
     parts = {"train": GOOD, "test": GOOD, part: damaged}
-    refused(write(library, tmp_path / "hub", parts, "ab"), "2", "whole")
+    refused(write(library, tmp_path / "hub", parts, "ab"), "2", "damaged")
 
 
 def test_an_image_of_another_size_is_named_with_its_repository(library, tmp_path):
@@ -196,32 +199,32 @@ def test_an_image_of_another_size_is_named_with_its_repository(library, tmp_path
     refused(folder, "4x4", "5x5", shape=(1, 5, 5))
 
 
-def test_a_file_that_is_no_parquet_is_named(library, tmp_path):
+def test_a_damaged_parquet_file_is_named(library, tmp_path):
     folder = write(library, tmp_path / "hub", {"train": GOOD, "test": GOOD}, "ab")
-    formats.cut(next((folder / "data").iterdir()))
+    formats.truncate(next((folder / "data").iterdir()))
     refused(folder)
 
 
 @pytest.mark.parametrize("names", ["ab", None], ids=["named", "plain"])
 def test_a_label_that_train_does_not_have_is_named_with_its_repository(library, tmp_path, names):
-    """Test parts whose labels are kept secret have -1 everywhere."""
+    """A test split with secret labels has -1 everywhere."""
     parts = {"train": GOOD, "test": (GOOD[0], [-1, -1, -1])}
     refused(write(library, tmp_path / "hub", parts, names), "-1")
 
 
 def test_the_classes_of_tiny_imagenet_come_in_the_order_of_wnids_txt():
-    official = wnids()
+    official = tiny_imagenet_wnids()
     assert len(official) == len(set(official)) == 200
     assert official != tuple(sorted(official))
     images = np.arange(200, dtype=np.uint8).reshape(200, 1, 1, 1)
-    part = copied(images, np.arange(200))
-    ordered = in_order(Undecoded(tuple(sorted(official)), part, part), official)
+    part = split_of_arrays(images, np.arange(200))
+    ordered = reorder_classes(Undecoded(tuple(sorted(official)), part, part), official)
     assert ordered.class_names == official
     named = [official[label] for label in ordered.train.labels]
     assert named == sorted(official)
 
 
-def test_other_classes_are_left_in_their_order():
-    part = copied(np.zeros((2, 1, 1, 1), np.uint8), np.arange(2))
+def test_other_classes_keep_their_order():
+    part = split_of_arrays(np.zeros((2, 1, 1, 1), np.uint8), np.arange(2))
     source = Undecoded(("cat", "ant"), part, part)
-    assert in_order(source, ("ant", "bee")) is source
+    assert reorder_classes(source, ("ant", "bee")) is source

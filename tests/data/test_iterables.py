@@ -1,4 +1,4 @@
-"""Streams that are no `Stream`: generators, loaders, columns; and a test set of the user's own."""
+"""Tests of evaluation on any iterable (generators, loaders, columns) with the user's test set."""
 
 import weakref
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import onepass
 from onepass import InputError, evaluate
-from onepass.data.iterables import pair
+from onepass.data.iterables import xy_pair
 
 STEPS = 24
 SINGLE = TensorDataset(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -28,7 +28,8 @@ def learner(**settings):
 
 
 def batches(data, size=5):
-    order = torch.arange(len(data.train_y)).view(-1, 2).T.flatten()  # each class twice, in turn
+    # even indices, then odd ones: the stream goes through all classes twice
+    order = torch.arange(len(data.train_y)).view(-1, 2).T.flatten()
     for index in torch.split(order, size):
         yield data.train_x[index], data.train_y[index]
 
@@ -46,13 +47,15 @@ def test_a_generator_is_learned_batch_by_batch_and_scored_as_by_hand(data):
     assert points[-1].total == (20,) * 4
 
 
-def test_only_classes_seen_so_far_are_scored_each_in_its_place(data):
-    """Whatever number a class has: the places are those of `learner.classes`."""
+def test_only_classes_seen_so_far_are_scored_in_the_order_of_learner_classes(data):
+    """The scores are in the order of `learner.classes`, whatever the labels are."""
     label = torch.tensor([70, 5, 10**12, 0])
-    stream = [(data.train_x[data.train_y == one], [int(label[one])] * 30) for one in (2, 0)]
-    one = learner()
-    first, second = evaluate(one, stream, test=(data.test_x, label[data.test_y]), every=1)
-    assert one.classes == [10**12, 70]
+    stream = [
+        (data.train_x[data.train_y == number], [int(label[number])] * 30) for number in (2, 0)
+    ]
+    taught = learner()
+    first, second = evaluate(taught, stream, test=(data.test_x, label[data.test_y]), every=1)
+    assert taught.classes == [10**12, 70]
     assert (first.total, second.total) == ((20,), (20, 20))
     assert sum(second.correct) > 30
     (odd,) = evaluate(learner(), stream, test=(data.test_x, [3] * len(data.test_x)))
@@ -71,7 +74,7 @@ def test_labels_may_be_text(data):
 def test_every_kind_of_test_set_gives_the_same_score(data, kind):
     held = TensorDataset(data.test_x, data.test_y)
     loader = DataLoader(held, batch_size=7)
-    test = {"loader": loader, "list": [tuple(one) for one in loader], "dataset": data}[kind]
+    test = {"loader": loader, "list": [tuple(batch) for batch in loader], "dataset": data}[kind]
     loaded = DataLoader(TensorDataset(data.train_x, data.train_y), batch_size=5)
     points = list(evaluate(learner(), loaded, test=test, every=12))
     arrays = list(evaluate(learner(), loaded, test=(data.test_x, data.test_y), every=12))
@@ -87,7 +90,7 @@ def test_each_batch_can_be_predicted_before_it_is_learned_without_any_test_set(d
     assert (last.hits, last.tried) == (hits, len(data.train_y))
 
 
-def test_nothing_is_kept_of_a_batch_that_was_learned(data):
+def test_a_learned_batch_is_freed(data):
     made = []
 
     def watched():
@@ -97,28 +100,28 @@ def test_nothing_is_kept_of_a_batch_that_was_learned(data):
             yield copy, y
 
     for point in evaluate(learner(), watched(), test=data, every=1):
-        alive = sum(one() is not None for one in made)
+        alive = sum(reference() is not None for reference in made)
         assert alive <= 3, f"{alive} of {point.step} batches are still there"
 
 
 def test_columns_of_pictures_are_images():
     red = Image.new("RGB", (3, 2), (255, 0, 0))
-    x, y = pair({"img": [red, red.convert("L")], "fine_label": [4, 2], "coarse_label": [0, 0]})
+    x, y = xy_pair({"img": [red, red.convert("L")], "fine_label": [4, 2], "coarse_label": [0, 0]})
     assert (x.shape, x.dtype, y) == ((2, 3, 2, 3), np.uint8, [4, 2])
     assert x[0, :, 0, 0].tolist() == [255, 0, 0]
-    assert pair({"image": [red.convert("L")], "label": [0]})[0].shape == (1, 1, 2, 3)
+    assert xy_pair({"image": [red.convert("L")], "label": [0]})[0].shape == (1, 1, 2, 3)
 
 
-def test_whoever_makes_the_batches_may_say_where_a_task_begins(data):
-    one = learner()
+def test_the_source_of_batches_may_announce_task_boundaries(data):
+    followed = learner()
 
     def told():
         for step, batch in enumerate(batches(data)):
             if step in (0, 9):
-                one.new_task()
+                followed.new_task()
             yield batch
 
-    points = list(evaluate(one, told(), test=data, every=1))
+    points = list(evaluate(followed, told(), test=data, every=1))
     assert [point.task for point in points] == [0] * 9 + [1] * (STEPS - 9)
 
 
@@ -127,22 +130,26 @@ def test_whoever_makes_the_batches_may_say_where_a_task_begins(data):
     [
         ([], ([[0.0]], [0]), "the stream has no batch"),
         ([(1, 2, 3)], ([[0.0]], [0]), "a pair .* not a tuple of 3"),
-        ([{"pixels": 1, "label": 2}], ([[0.0]], [0]), r"columns \['label', 'pixels'\], none of im"),
-        ([{"x": [0.0], "y": 2}], ([[0.0]], [0]), "for each sample, and here it is 2"),
+        (
+            [{"pixels": 1, "label": 2}],
+            ([[0.0]], [0]),
+            r"one of the columns .*; it has \['label', 'pixels'\]",
+        ),
+        ([{"x": [0.0], "y": 2}], ([[0.0]], [0]), "for each sample of a batch, but it is 2"),
         ([([[0.0]], [0])], None, "no test set: give test="),
-        ([([[0.0]], [0])], iter([]), "a generator only once"),
+        ([([[0.0]], [0])], iter([]), "can be read only once"),
         ([([[0.0]], [0])], 7, "test must be .* not a int"),
         (7, ([[0.0]], [0]), "a learner, then a stream or batches"),
         ([([[0.0]], [0])], SINGLE, r"test must be .* TensorDataset \(a DataLoader makes batches"),
         (SINGLE, ([[0.0]], [0]), r"a ER and a TensorDataset \(a DataLoader makes batches"),
     ],
 )
-def test_what_is_no_stream_or_test_set_is_one_line(stream, test, said):
+def test_an_invalid_stream_or_test_set_is_a_one_line_error(stream, test, said):
     with pytest.raises(InputError, match=said):
         list(evaluate(learner(), stream, test=test))
 
 
 def test_a_stream_has_a_test_set_already(data):
     stream = onepass.ClassIncremental(data, tasks=2)
-    with pytest.raises(InputError, match="a test set of its own"):
+    with pytest.raises(InputError, match="its own test set"):
         list(evaluate(learner(), stream, test=data))

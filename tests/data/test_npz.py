@@ -1,4 +1,4 @@
-"""Arrays of one's own in an .npz: read exactly, or refused by name."""
+"""Tests of the user's own .npz files: read exactly, or refused with their name."""
 
 import io
 import os
@@ -7,9 +7,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from forked import in_child
-from formats import cut
-from reading import Touch, refused
+from child_process import in_child
+from formats import truncate
+from read_datasets import TouchesFile, refused
 
 import onepass
 from onepass import DataError, InputError, OnepassError
@@ -45,7 +45,7 @@ def test_images_of_an_npz_are_read_exactly(tmp_path, shape, axes, compressed):
     assert data.is_images
 
 
-def test_your_own_arrays_keep_their_class_in_a_mirror_unless_told(tmp_path):
+def test_mirror_images_of_own_arrays_are_of_the_same_class_by_default(tmp_path):
     path = write_npz(tmp_path / "mine.npz", **mine(np.zeros((8, 5, 6), np.uint8)))
     assert onepass.load(path).mirror_is_same_class
     assert not onepass.load(path, mirror_is_same_class=False).mirror_is_same_class
@@ -103,7 +103,7 @@ def test_classes_may_have_names(tmp_path, kind):
     assert data.class_names == ("cat", "dog")
 
 
-def test_a_part_of_an_npz_may_be_held_out(tmp_path):
+def test_a_fraction_of_an_npz_may_be_held_out(tmp_path):
     x, y = np.arange(30.0)[:, None], np.repeat([5, 9], [20, 10])
     path = str(write_npz(tmp_path / "mine.npz", x=x, y=y))
     data, again = (onepass.load(path, test_fraction=0.2) for _ in range(2))
@@ -116,19 +116,19 @@ def test_a_part_of_an_npz_may_be_held_out(tmp_path):
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 2.0, float("nan"), "0.2"])
-def test_a_fraction_of_an_npz_that_is_none_is_refused(tmp_path, fraction):
+def test_an_invalid_fraction_of_an_npz_is_refused(tmp_path, fraction):
     path = write_npz(tmp_path / "mine.npz", x=np.eye(8), y=np.arange(8) % 2)
     with pytest.raises(InputError, match="fraction"):
         onepass.load(str(path), test_fraction=fraction)
 
 
-def test_a_fraction_is_not_for_an_npz_with_a_test_part(tmp_path):
+def test_a_fraction_is_refused_for_an_npz_with_test_samples(tmp_path):
     path = write_npz(tmp_path / "mine.npz", **mine(np.eye(8)))
     with pytest.raises(InputError, match="fraction"):
         onepass.load(str(path), test_fraction=0.5)
 
 
-def test_an_image_size_is_not_for_an_npz(tmp_path):
+def test_an_image_size_is_refused_for_an_npz(tmp_path):
     path = write_npz(tmp_path / "mine.npz", **mine(np.eye(8)))
     with pytest.raises(InputError, match="image_size"):
         onepass.load(str(path), image_size=8)
@@ -142,14 +142,14 @@ def test_a_missing_key_is_named(tmp_path, key):
     refused(path, path, key)
 
 
-def test_a_missing_label_key_is_named_when_a_part_is_held_out(tmp_path):
+def test_a_missing_label_key_is_named_with_a_test_fraction(tmp_path):
     path = write_npz(tmp_path / "mine.npz", x=np.eye(8))
     refused(path, path, " y", test_fraction=0.5)
 
 
 def test_pickled_objects_in_an_npz_are_refused_unrun(tmp_path):
     marker = tmp_path / "marker"
-    objects = np.array([Touch(marker)] * 8, dtype=object)
+    objects = np.array([TouchesFile(marker)] * 8, dtype=object)
     path = write_npz(tmp_path / "mine.npz", **mine(np.eye(8), class_names=objects))
     refused(path, path, "allow_pickle=False")
     assert not marker.exists()
@@ -204,10 +204,10 @@ def test_bad_arrays_are_refused_with_their_file(tmp_path, bad):
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.99])
 def test_an_npz_cut_short_is_named(tmp_path, compressed, keep):
     path = write_npz(tmp_path / "mine.npz", compressed, **mine(RANDOM.normal(size=(8, 9))))
-    refused(cut(path, keep), path)
+    refused(truncate(path, keep), path)
 
 
-def test_a_byte_turned_over_in_an_npz_is_an_error_or_harmless(tmp_path):
+def test_a_flipped_byte_in_an_npz_is_an_error_or_harmless(tmp_path):
     path, x = tmp_path / "mine.npz", np.random.default_rng(1).normal(size=(4, 9))
     write_npz(path, compressed=True, **mine(x))
     whole = path.read_bytes()
@@ -222,7 +222,7 @@ def test_a_byte_turned_over_in_an_npz_is_an_error_or_harmless(tmp_path):
 
 
 def with_member(path, name, content, packing=zipfile.ZIP_STORED, claimed=None):
-    """A whole .npz in whose place of that name stands something else."""
+    """Writes a valid .npz in which one member is replaced by other content."""
     arrays = mine(np.eye(8), class_names=np.array(["a", "b"]))
     with zipfile.ZipFile(path, "w") as archive:
         for key in arrays:
@@ -253,32 +253,32 @@ def test_a_foreign_member_of_an_npz_is_refused_with_its_file(tmp_path, kind):
     refused(path, path)
 
 
-def test_an_npz_that_unpacks_to_more_than_the_memory_is_refused_unread(tmp_path):
+def test_an_npz_that_unpacks_to_more_than_the_ram_is_refused_unread(tmp_path):
     path = with_member(tmp_path / "mine.npz", "train_x", b"much", claimed=2**45)
-    refused(path, path, "memory")
+    refused(path, path, "of RAM")
 
 
-def test_an_npz_is_read_where_nobody_can_ask_for_the_size_of_memory(tmp_path, monkeypatch):
-    """As on Windows; what is hostile is refused all the same."""
+def test_an_npz_is_read_on_systems_that_do_not_tell_their_ram(tmp_path, monkeypatch):
+    """Windows is such a system; hostile files are still refused there."""
     monkeypatch.delattr(os, "sysconf")
     whole = onepass.load(write_npz(tmp_path / "mine.npz", **mine(np.eye(8))))
     assert (len(whole.train_y), len(whole.test_y)) == (8, 4)
     packed = with_member(tmp_path / "packed.npz", "train_x", bytes(10**6), zipfile.ZIP_BZIP2)
-    refused(packed, packed, "packed")
+    refused(packed, packed, "compressed")
 
 
 def test_an_npz_that_can_only_be_unpacked_at_once_is_refused(tmp_path):
     path = with_member(tmp_path / "mine.npz", "train_x", bytes(10**6), zipfile.ZIP_BZIP2)
-    refused(path, path, "packed")
+    refused(path, path, "compressed")
 
 
-def test_a_pipe_is_no_npz_and_nobody_waits_for_it(tmp_path):
+def test_a_pipe_is_refused_as_an_npz_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "mine.npz")
     in_child(lambda: refused(tmp_path / "mine.npz", tmp_path / "mine.npz", "a pipe"), seconds=5)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04", b"\x93NUMPY"])
-def test_an_npz_that_is_none_is_named(tmp_path, content):
+def test_an_npz_file_of_other_content_is_named(tmp_path, content):
     path = tmp_path / "mine.npz"
     path.write_bytes(content)
     refused(path, path)
@@ -291,11 +291,11 @@ def test_a_single_array_under_the_name_of_an_npz_is_named(tmp_path):
     refused(path, path)
 
 
-def test_an_npz_that_is_not_there_is_named(tmp_path):
+def test_a_missing_npz_is_named(tmp_path):
     refused(tmp_path / "mine.npz", tmp_path / "mine.npz")
 
 
-def test_options_that_your_own_files_do_not_have_are_named(tmp_path):
+def test_unknown_options_for_own_files_are_named(tmp_path):
     path = write_npz(tmp_path / "mine.npz", **mine(np.eye(8)))
     with pytest.raises(OnepassError, match=re.escape("'classes'")):
         onepass.load(str(path), classes=3)

@@ -1,4 +1,4 @@
-"""Tables of one's own, .csv and .parquet: numbers as features, a column of labels."""
+"""Tests of the user's own .csv and .parquet files: columns of numbers and one of labels."""
 
 import sys
 
@@ -37,12 +37,12 @@ def test_numbers_are_features_and_the_named_column_is_the_class(suffix, tmp_path
     assert data.train_y.tolist() == [1, 0, 2] * 10
     wanted = FLOWERS[["length", "petals", "wild"]].to_numpy(dtype=np.float32)
     assert np.array_equal(data.train_x, wanted)
-    assert np.array_equal(data.test_x, wanted[:6])  # by name, in whatever order they are
+    assert np.array_equal(data.test_x, wanted[:6])  # columns are matched by name, not by order
     assert data.mean == pytest.approx(wanted.mean(axis=0))
     assert data.std == pytest.approx(wanted.std(axis=0))
 
 
-def test_a_part_of_each_class_is_held_out_always_the_same(tmp_path):
+def test_the_same_fraction_of_each_class_is_always_held_out(tmp_path):
     path = written(FLOWERS, tmp_path / "flowers.csv")
     data, again = (onepass.load(path, label="species", test_fraction=0.2) for _ in range(2))
     assert torch.bincount(data.test_y).tolist() == [2, 2, 2]
@@ -61,25 +61,25 @@ def test_numbers_are_classes_in_the_order_of_numbers(tmp_path):
     ("change", "asked", "said"),
     [
         ({"city": "Bonn", "day": "2026-01-02"}, {}, r"'city' \(string\), 'day' \(date32\[day\]\)"),
-        ({"petals": [None, *range(ROWS - 1)]}, {}, "column 'petals' is empty in 1 rows"),
+        ({"petals": [None, *range(ROWS - 1)]}, {}, "column 'petals' has no value in 1 rows"),
         ({"species": [None, *["rose"] * (ROWS - 1)]}, {}, "1 rows have no label"),
-        ({"species": 0.5}, {}, "labels are text or whole numbers, not double"),
-        ({}, {"label": None}, "say which column is the label .* length, species, petals, wild"),
+        ({"species": 0.5}, {}, "labels must be text or whole numbers, not double"),
+        ({}, {"label": None}, "name the column of the label .* length, species, petals, wild"),
         ({}, {"label": "name"}, "no column 'name'; it has length"),
-        ({}, {"test_fraction": None}, "needs rows to test on"),
-        ({}, {"test": "other.csv"}, "one of the two"),
+        ({}, {"test_fraction": None}, "needs test rows"),
+        ({}, {"test": "other.csv"}, "give either another file"),
         ({}, {"image_size": 8}, "image_size is for images"),
         ({}, {"test_fraction": None, "test": "other.npz"}, "test must be a .csv or .parquet"),
     ],
 )
-def test_what_cannot_be_learned_is_named(change, asked, said, tmp_path):
+def test_a_table_that_cannot_be_learned_is_a_one_line_error(change, asked, said, tmp_path):
     path = written(FLOWERS.assign(**change), tmp_path / "flowers.csv")
     with pytest.raises((DataError, InputError), match=said) as caught:
         onepass.load(path, **{"label": "species", "test_fraction": 0.2, **asked})
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_told_before_what_else_is_missing(tmp_path):
+def test_a_missing_file_is_reported_before_missing_options(tmp_path):
     with pytest.raises(DataError, match=r"there is no .*none\.csv"):
         onepass.load(tmp_path / "none.csv")
 
@@ -88,10 +88,10 @@ def test_a_file_that_is_not_there_is_told_before_what_else_is_missing(tmp_path):
     ("change", "said"),
     [
         ({"petals": None}, "other.csv has no column 'petals', which the training file has"),
-        ({"species": "tulip"}, "the label 'tulip' is none of"),
+        ({"species": "tulip"}, "has the label 'tulip', which .* lacks"),
     ],
 )
-def test_a_test_file_has_the_columns_and_the_classes_of_the_other(change, said, tmp_path):
+def test_a_test_file_must_have_the_columns_and_classes_of_the_training_file(change, said, tmp_path):
     path = written(FLOWERS, tmp_path / "flowers.csv")
     other = FLOWERS.drop(columns=[name for name, value in change.items() if value is None])
     other = other.assign(**{name: value for name, value in change.items() if value is not None})
@@ -101,7 +101,7 @@ def test_a_test_file_has_the_columns_and_the_classes_of_the_other(change, said, 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3\n", b"PAR1 nothing", b"\xff\xfe\x00,\n1\n"])
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_file_that_is_no_table_is_one_line(content, suffix, tmp_path):
+def test_a_damaged_table_is_a_one_line_error(content, suffix, tmp_path):
     path = tmp_path / f"odd{suffix}"
     path.write_bytes(content)
     with pytest.raises((DataError, InputError), match="odd") as caught:
@@ -109,14 +109,14 @@ def test_a_file_that_is_no_table_is_one_line(content, suffix, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
+def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
     path = written(FLOWERS, tmp_path / "flowers.csv")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"read by pyarrow: pip install 'onepass\[parquet\]'"):
+    with pytest.raises(DataError, match=r"needs pyarrow: pip install 'onepass\[parquet\]'"):
         onepass.load(path, label="species", test_fraction=0.5)
 
 
-def test_a_table_is_run_by_its_name_and_other_files_are_told_what_is_read(tmp_path, monkeypatch):
+def test_a_table_is_run_by_its_path_and_unknown_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written(FLOWERS, tmp_path / "flowers.csv")
     options = ("--label", "species", "--test-fraction", 0.2, "--checkpoint", "none", "--json")
@@ -124,6 +124,6 @@ def test_a_table_is_run_by_its_name_and_other_files_are_told_what_is_read(tmp_pa
     assert record["dataset"] == "flowers"
     (tmp_path / "flowers.tsv").write_text("a\tb\n")
     for spelled in ("flowers.tsv", "./flowers.tsv"):
-        assert ".npz, .csv and .parquet are" in refused("run", "er", "--dataset", spelled)
+        assert ".npz, .csv or .parquet file" in refused("run", "er", "--dataset", spelled)
     assert "label is for your own files" in refused("run", "er", "--label", "a")
     assert "label is for a .csv" in refused("run", "er", "--label", "a", "--dataset", "./x.npz")

@@ -1,4 +1,4 @@
-"""TinyImageNet as it is handed out, folder or zip: read as Pillow does, or refused by name."""
+"""Tests of TinyImageNet as a folder or zip: read as Pillow reads it, or refused with a name."""
 
 import re
 import shutil
@@ -8,9 +8,9 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
-from formats import cut
+from formats import truncate
 from PIL import Image
-from reading import (
+from read_datasets import (
     refused,
 )
 
@@ -59,7 +59,7 @@ def test_greyscale_files_of_tiny_imagenet_have_three_like_channels(whole_tiny, t
 
 
 def refused_tiny(folder, *said):
-    """As a folder, and as a zip of the same."""
+    """Asserts that loading fails, both from the folder and from a zip of it."""
     refused("tiny-imagenet", folder, *said, root=folder.parent)
     path = formats.zipped(folder, folder.parent / "packed" / f"{formats.TINY_FOLDER}.zip")
     refused("tiny-imagenet", path, *said, root=path.parent)
@@ -74,7 +74,7 @@ def test_a_class_of_tiny_imagenet_without_images_is_named(broken_tiny):
     refused("tiny-imagenet", wnid, root=broken_tiny.parent)
 
 
-def test_a_wnid_that_stands_twice_is_refused(broken_tiny):
+def test_a_duplicate_wnid_is_refused(broken_tiny):
     path = broken_tiny / "wnids.txt"
     path.write_text(path.read_text() + path.read_text().split()[0] + "\n")
     refused_tiny(broken_tiny, "wnids.txt", "twice")
@@ -112,15 +112,15 @@ def test_missing_annotations_are_named(broken_tiny):
 @pytest.mark.parametrize("part", ["train", "val"])
 def test_a_corrupt_jpeg_is_named(broken_tiny, part):
     path = sorted((broken_tiny / part).rglob("*.JPEG"))[2]
-    cut(path)
-    refused("tiny-imagenet", path.relative_to(broken_tiny), "whole", root=broken_tiny.parent)
+    truncate(path)
+    refused("tiny-imagenet", path.relative_to(broken_tiny), "damaged", root=broken_tiny.parent)
     zipped = formats.zipped(broken_tiny, broken_tiny.parent / "packed" / "tiny-imagenet-200.zip")
-    refused("tiny-imagenet", path.relative_to(broken_tiny), "whole", root=zipped.parent)
+    refused("tiny-imagenet", path.relative_to(broken_tiny), "damaged", root=zipped.parent)
 
 
 def test_a_jpeg_of_another_size_is_named(broken_tiny):
     path = sorted(broken_tiny.glob("train/*/images/*.JPEG"))[1]
-    path.write_bytes(formats.encoded(np.zeros((3, 32, 64), np.uint8), "JPEG"))
+    path.write_bytes(formats.encode(np.zeros((3, 32, 64), np.uint8), "JPEG"))
     refused("tiny-imagenet", path.name, "64x32", "64x64", root=broken_tiny.parent)
 
 
@@ -132,21 +132,23 @@ def test_a_number_of_classes_that_is_not_tiny_imagenets_is_refused(tmp_path):
 @pytest.mark.parametrize("keep", [0.0, 0.1, 0.9])
 def test_a_zip_cut_short_is_named(tmp_path, tiny_folder, keep):
     path = formats.zipped(tiny_folder, tmp_path / "tiny-imagenet-200.zip")
-    cut(path, keep)
+    truncate(path, keep)
     refused("tiny-imagenet", path, root=tmp_path)
 
 
 def test_a_zip_with_a_damaged_member_is_named(tmp_path, broken_tiny):
     path = formats.zipped(broken_tiny, tmp_path / "packed" / "tiny-imagenet-200.zip")
     with zipfile.ZipFile(path) as archive:
-        member = next(one for one in archive.infolist() if re.search("train.*JPEG", one.filename))
+        member = next(
+            entry for entry in archive.infolist() if re.search("train.*JPEG", entry.filename)
+        )
     content = bytearray(path.read_bytes())
     content[member.header_offset + 30 + len(member.filename) + 40] ^= 0xFF
     path.write_bytes(content)
     refused("tiny-imagenet", path, Path(member.filename).name, root=path.parent)
 
 
-def test_a_zip_that_asks_for_a_password_is_named(tmp_path, tiny_folder):
+def test_a_zip_with_a_password_is_named(tmp_path, tiny_folder):
     path = formats.zipped(tiny_folder, tmp_path / "tiny-imagenet-200.zip")
     content = bytearray(path.read_bytes())
     for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
@@ -157,7 +159,7 @@ def test_a_zip_that_asks_for_a_password_is_named(tmp_path, tiny_folder):
 
 
 def with_member(path, name, content, packing):
-    """The same zip with something else under the name."""
+    """Replaces one member of a zip by other content."""
     with zipfile.ZipFile(path) as archive:
         whole = {member.filename: archive.read(member) for member in archive.infolist()}
     whole[f"{formats.TINY_FOLDER}/{name}"] = content
@@ -166,7 +168,7 @@ def with_member(path, name, content, packing):
             archive.writestr(each, held, packing if each.endswith(name) else zipfile.ZIP_STORED, 1)
 
 
-def test_a_zip_that_unpacks_to_far_too_much_is_named(tmp_path, tiny_folder):
+def test_a_zip_member_that_is_far_too_large_is_named(tmp_path, tiny_folder):
     path = formats.zipped(tiny_folder, tmp_path / "tiny-imagenet-200.zip")
     with_member(path, "val/images/val_7.JPEG", bytes(2**26 + 1), zipfile.ZIP_DEFLATED)
     refused("tiny-imagenet", path, "val/images/val_7.JPEG", 2**26 + 1, root=tmp_path)
@@ -175,7 +177,7 @@ def test_a_zip_that_unpacks_to_far_too_much_is_named(tmp_path, tiny_folder):
 def test_a_zip_that_can_only_be_unpacked_at_once_is_named(tmp_path, tiny_folder):
     path = formats.zipped(tiny_folder, tmp_path / "tiny-imagenet-200.zip")
     with_member(path, "wnids.txt", bytes(100), zipfile.ZIP_BZIP2)
-    refused("tiny-imagenet", path, "wnids.txt", "packed", root=tmp_path)
+    refused("tiny-imagenet", path, "wnids.txt", "compressed", root=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["wnids.txt", "val/val_annotations.txt"])

@@ -13,7 +13,7 @@ from torch import nn
 import onepass
 from onepass import ClassIncremental, Finetune, InputError, TrainingError, load
 from onepass.evaluation.callbacks import Listener
-from onepass.evaluation.loop import Point, Tick, evaluate, walk
+from onepass.evaluation.loop import Point, Tick, evaluate, learn_and_score
 from onepass.learning.traits import Traits
 
 
@@ -69,7 +69,7 @@ def test_and_at_every_so_many_steps(stream, every):
 
 
 def test_walking_ticks_after_every_batch(stream):
-    ticks = list(walk(learner(memory=20), stream))
+    ticks = list(learn_and_score(learner(memory=20), stream))
     assert [tick.step for tick in ticks] == list(range(1, 16))
     assert [isinstance(tick, Point) for tick in ticks] == [tick.step % 5 == 0 for tick in ticks]
     assert [tick.seconds for tick in ticks] == sorted(tick.seconds for tick in ticks)
@@ -86,9 +86,9 @@ def test_nothing_is_learned_until_the_next_point_is_asked_for(stream):
 
 def test_the_learner_is_told_of_every_boundary(stream):
     one = learner(memory=20, gap=1)
-    tasks = [one.task for _ in walk(one, stream)]
+    tasks = [one.task for _ in learn_and_score(one, stream)]
     assert tasks == [0] * 5 + [1] * 5 + [2] * 5
-    assert one.book.told
+    assert one.class_index.told
 
 
 def test_the_points_loss_is_that_of_the_step(stream):
@@ -217,7 +217,7 @@ def test_prequential_scores_are_those_of_a_loop_that_predicts_and_then_learns(st
             one.new_task()
         one.learn(x, y)
         expected.append((hits, tried))
-    ticks = list(walk(learner(memory=20), stream, prequential=True))
+    ticks = list(learn_and_score(learner(memory=20), stream, prequential=True))
     assert [(tick.hits, tick.tried) for tick in ticks] == expected
     assert ticks[-1].tried == 54
     assert ticks[-1].prequential == pytest.approx(100 * hits / 54)
@@ -236,13 +236,13 @@ def test_there_is_no_prequential_score_unless_asked_for(stream):
 @pytest.mark.parametrize("stop", [1, 4, 5, 9, 14])
 def test_walking_on_from_a_tick_is_walking_through(stream, stop):
     whole, parted = learner(memory=20), learner(memory=20)
-    expected = [untimed(tick) for tick in walk(whole, stream, every=3, prequential=True)]
+    expected = [untimed(tick) for tick in learn_and_score(whole, stream, every=3, prequential=True)]
     found = []
-    for tick in walk(parted, stream, every=3, prequential=True):
+    for tick in learn_and_score(parted, stream, every=3, prequential=True):
         found.append(tick)
         if tick.step == stop:
             break
-    rest = list(walk(parted, stream, every=3, prequential=True, start=found[-1]))
+    rest = list(learn_and_score(parted, stream, every=3, prequential=True, start=found[-1]))
     assert [untimed(tick) for tick in found + rest] == expected
     assert rest[0].seconds > found[-1].seconds
     assert parted.state_sha256() == whole.state_sha256()
@@ -250,10 +250,10 @@ def test_walking_on_from_a_tick_is_walking_through(stream, stop):
 
 def test_walking_on_from_the_end_does_nothing(stream):
     one = learner(memory=20)
-    *_, last = walk(one, stream)
+    *_, last = learn_and_score(one, stream)
     before = one.state_sha256()
-    assert list(walk(one, stream, start=last)) == []
-    assert list(walk(one, stream, start=Tick(15, 2, 1.0))) == []
+    assert list(learn_and_score(one, stream, start=last)) == []
+    assert list(learn_and_score(one, stream, start=Tick(15, 2, 1.0))) == []
     assert one.state_sha256() == before
 
 
@@ -348,7 +348,7 @@ class Late(Finetune):
 def test_a_method_that_trains_to_score_is_scored_at_the_end_only(stream):
     points = list(evaluate(learner(Late), stream))
     assert [(point.step, point.task, point.boundary) for point in points] == [(15, 2, True)]
-    ticks = list(walk(learner(Late), stream))
+    ticks = list(learn_and_score(learner(Late), stream))
     assert [tick.step for tick in ticks] == list(range(1, 16))
     assert [isinstance(tick, Point) for tick in ticks] == [False] * 14 + [True]
 
@@ -412,7 +412,7 @@ def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
             now[0] += 1e6
 
     ticks = []
-    for tick in walk(learner(Slow), stream, every=4, listener=Watching()):
+    for tick in learn_and_score(learner(Slow), stream, every=4, listener=Watching()):
         ticks.append(tick)
         now[0] += 1e6  # what others do with it is nobody's time
     scored = [tick.step for tick in ticks if isinstance(tick, Point)]
@@ -423,7 +423,7 @@ def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
         assert tick.scoring == 1100 * sum(step <= tick.step for step in scored)
 
     one = learner(Slow)
-    list(walk(one, stream))
+    list(learn_and_score(one, stream))
     start = Tick(5, 0, seconds=7.0, scoring=3.0, capture=2.0)
-    on = next(walk(one, stream, start=start))
+    on = next(learn_and_score(one, stream, start=start))
     assert (on.step, on.seconds, on.scoring, on.capture) == (6, 8.0, 3.0, 2.25)

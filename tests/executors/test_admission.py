@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from puppets import KILLED, failed, play, result
+from fake_workers import KILLED, failed, finished, use_fake_workers
 
 from onepass import data
 from onepass.base.errors import TooLargeError, TrainingError
 from onepass.executors import Fits, InOrder, RunOptions, execute_all
 from onepass.executors.processes import pool, slot
 from onepass.executors.processes.pool import Processes
-from onepass.executors.processes.ram import MIB, PROCESS, Memory, Taken, free_bytes, taken
+from onepass.executors.processes.ram import MIB, PROCESS, RamBudget, RamUse, free_ram_bytes, ram_use
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -33,16 +33,16 @@ class Try:
 
 
 class Stage:
-    """Runs jobs with puppets, and knows of each try in turn how many were at work together."""
+    """Runs jobs with fake workers, and knows of each try in turn how many were at work together."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) -> None:
         self.answers, self.tries, self.lock = answers, [], threading.Lock()
         self.at_work: list[Try] = []
         monkeypatch.setattr(pool, "PAUSE", 0.01)
-        self.puppets = play(monkeypatch, self.script)
+        self.workers = use_fake_workers(monkeypatch, self.script)
 
     def script(self, job: Job, gpu: str | None) -> tuple[Any, ...]:
-        this = Try(job, self.puppets.alive)
+        this = Try(job, self.workers.alive)
         with self.lock:
             self.tries.append(this)
             self.at_work.append(this)
@@ -52,7 +52,7 @@ class Stage:
         answers = self.answers.get(job.folder_name)
         with self.lock:
             self.at_work.remove(this)
-        return answers.pop(0) if answers else result(job)
+        return answers.pop(0) if answers else finished(job)
 
     def of(self, job: Job) -> list[int]:
         return [one.together for one in self.tries if one.job == job]
@@ -64,12 +64,12 @@ class Stage:
         return list(executor.outcomes(jobs, queue, RunOptions(out), lambda *_: None))
 
 
-def memory(free: float | None, **seen: int) -> Memory:
+def memory(free: float | None, **seen: int) -> RamBudget:
     """Of a machine that has this much left for good."""
-    made = Memory(lambda gpu: free)
+    made = RamBudget(lambda gpu: free)
     for job in (*JOBS[:1], BIG):
         if job.method in seen:
-            made.saw(job, Taken(most=seen[job.method]))
+            made.record(job, RamUse(most=seen[job.method]))
     return made
 
 
@@ -102,20 +102,20 @@ def test_a_large_run_waits_until_it_is_alone_and_small_ones_go_before_it(
 
 def test_what_the_runs_hold_already_is_not_counted_twice() -> None:
     book = memory(10 * GIB, er=4 * GIB)
-    beside = [(JOBS[0], Taken(now=3 * GIB)), (JOBS[1], Taken(now=6 * GIB))]
-    assert book.room(None, beside, held=Taken()) == 9 * GIB - GIB
-    assert book.room(None, beside, held=Taken(now=2 * GIB)) == 9 * GIB - GIB + 2 * GIB
+    beside = [(JOBS[0], RamUse(now=3 * GIB)), (JOBS[1], RamUse(now=6 * GIB))]
+    assert book.room(None, beside, held=RamUse()) == 9 * GIB - GIB
+    assert book.room(None, beside, held=RamUse(now=2 * GIB)) == 9 * GIB - GIB + 2 * GIB
 
 
 def test_a_kind_is_remembered_by_its_largest_run_and_guessed_until_then() -> None:
-    book = Memory()
+    book = RamBudget()
     assert book.expected(BIG) == PROCESS
     executor = Processes(2, book)
     executor.check(BIG)
     digits, small = data.load("synthetic"), book.expected(BIG)
     assert small > PROCESS + digits.train_x.nbytes
-    book.saw(BIG, Taken(most=70 * MIB))
-    book.saw(BIG, Taken(most=50 * MIB))
+    book.record(BIG, RamUse(most=70 * MIB))
+    book.record(BIG, RamUse(most=50 * MIB))
     other_seed, other_kind = replace(BIG, seed=7), replace(BIG, memory=7)
     assert book.expected(other_seed) == 70 * MIB
     assert book.expected(other_kind) == PROCESS
@@ -129,7 +129,7 @@ def test_a_run_tells_what_it_took(tmp_path: Path) -> None:
 
 
 def test_this_machine_tells_what_is_free_and_what_is_taken() -> None:
-    free, now = free_bytes(None), taken("cpu")
+    free, now = free_ram_bytes(None), ram_use("cpu")
     assert free is not None and 50 * MIB < free < 2**50
     assert 50 * MIB < now.now <= now.most < 2**40
 
@@ -148,7 +148,7 @@ def test_a_run_that_found_no_memory_beside_others_is_tried_again_alone(
     """`kills` are those that the kernel tells of, before and after."""
     answers = [answer]
     stage = Stage(monkeypatch, {JOBS[0].folder_name: answers})
-    monkeypatch.setattr(slot, "killed_by_kernel", lambda: kills[not answers])
+    monkeypatch.setattr(slot, "count_oom_kills", lambda: kills[not answers])
     ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)))
     assert all(isinstance(one, Result) for _, one in ended)
     assert stage.of(JOBS[0]) == [2, 1]
@@ -160,7 +160,7 @@ def test_a_worker_that_somebody_else_killed_is_replaced_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED]})
-    monkeypatch.setattr(slot, "killed_by_kernel", lambda: 3)
+    monkeypatch.setattr(slot, "count_oom_kills", lambda: 3)
     stage.play(JOBS, tmp_path, Processes(2, memory(None)))
     assert stage.of(JOBS[0]) == [2, 2]
 
@@ -169,7 +169,7 @@ def test_a_run_whose_worker_is_killed_twice_is_reported_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED, KILLED]})
-    monkeypatch.setattr(slot, "killed_by_kernel", lambda: 3)
+    monkeypatch.setattr(slot, "count_oom_kills", lambda: 3)
     ended = dict(stage.play(JOBS, tmp_path, Processes(2, memory(None))))
     problem = ended.pop(0)
     assert isinstance(problem, TrainingError)

@@ -11,7 +11,7 @@ import pytest
 
 import onepass
 from onepass.base.errors import InputError, RunError, UnknownNameError
-from onepass.executors import InOrder, Queue, RunOptions, choose, execute_all
+from onepass.executors import InOrder, Queue, RunOptions, choose_executor, execute_all
 from onepass.executors.serial import Serial
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
@@ -111,7 +111,7 @@ def test_when_the_time_is_up_every_executor_stops_what_runs_and_starts_nothing_m
 ) -> None:
     slow = {"mix": "512"}  # half a minute of steps
     jobs = [Job("gsa", batch=1, every=1, settings=slow, seed=seed, device="cpu") for seed in (0, 1)]
-    executor = choose(jobs, isolated=isolated)
+    executor = choose_executor(jobs, isolated=isolated)
     began = time.monotonic()
     ended = executor.outcomes(jobs, InOrder(jobs), RunOptions(tmp_path), lambda *_: None, began + 1)
     assert list(ended) == []

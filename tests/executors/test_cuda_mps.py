@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from following import Stopped
+from recording_listeners import Stopped
 
-from onepass.executors.processes.cuda_mps import sharing
+from onepass.executors.processes.cuda_mps import cuda_mps_service
 
 MPS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 
@@ -35,7 +35,7 @@ def test_a_service_is_started_for_a_gpu_and_ended_however_the_runs_end(
 ) -> None:
     places = []
     try:
-        with sharing("cuda"):
+        with cuda_mps_service("cuda"):
             places = [os.environ[name] for name in MPS]
             assert control.read_text() == f"-d {places[0]} {places[1]}\n"
             assert all(Path(place).is_dir() for place in places)
@@ -57,13 +57,13 @@ def test_a_service_serves_every_card_and_so_numbers_none_anew(
     program = control.parent / "bin" / "nvidia-cuda-mps-control"
     program.write_text(f'#!/bin/sh\necho "sees ${{CUDA_VISIBLE_DEVICES-all}}" >> {control}\n')
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
-    with sharing("cuda"):
+    with cuda_mps_service("cuda"):
         assert control.read_text() == "sees all\n"
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "1,2"
 
 
 def test_no_service_is_started_on_a_cpu(control: Path) -> None:
-    with sharing("cpu"):
+    with cuda_mps_service("cpu"):
         assert not any(name in os.environ for name in MPS)
     assert not control.exists()
 
@@ -72,7 +72,7 @@ def test_a_service_of_the_users_own_is_used_and_left_alone(
     control: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MPS[0], "/somewhere")
-    with sharing("cuda"):
+    with cuda_mps_service("cuda"):
         assert os.environ[MPS[0]] == "/somewhere"
         assert MPS[1] not in os.environ
     assert os.environ[MPS[0]] == "/somewhere"
@@ -83,7 +83,7 @@ def test_where_the_users_logs_go_is_the_users_again_afterwards(
     control: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MPS[1], "/logs")
-    with sharing("cuda"):
+    with cuda_mps_service("cuda"):
         pass
     assert os.environ.get(MPS[1]) == "/logs"
     assert MPS[0] not in os.environ
@@ -92,7 +92,7 @@ def test_where_the_users_logs_go_is_the_users_again_afterwards(
 def test_a_service_that_does_not_start_is_not_ended_either(control: Path) -> None:
     program = control.parent / "bin" / "nvidia-cuda-mps-control"
     program.write_text(f'#!/bin/sh\necho "$@" >> {control}\nexit 1\n')
-    with sharing("cuda"):
+    with cuda_mps_service("cuda"):
         pass
     assert control.read_text() == "-d\n"
     assert not any(name in os.environ for name in MPS)
@@ -100,5 +100,5 @@ def test_a_service_that_does_not_start_is_not_ended_either(control: Path) -> Non
 
 def test_without_the_control_program_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    with sharing("cuda"):
+    with cuda_mps_service("cuda"):
         assert not any(name in os.environ for name in MPS)

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from fake_workers import finished, use_fake_workers
 from hypothesis import given
 from hypothesis import strategies as st
-from puppets import play, result
 
 from onepass import Finetune
-from onepass.base.devices import resolve
+from onepass.base.devices import resolve_device
 from onepass.base.errors import InputError
 from onepass.executors import InOrder, RunOptions
 from onepass.executors.processes import gpus
-from onepass.executors.processes.gpus import VISIBLE
+from onepass.executors.processes.gpus import VISIBLE_DEVICES
 from onepass.executors.processes.pool import Processes
 from onepass.runs.spec import Fingerprint, Job
 from onepass.sweeps.durations import run_kind
@@ -46,29 +46,29 @@ def test_gpus_are_found_by_themselves_in_the_words_of_the_user(
     found: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(VISIBLE, raising=False)
+    monkeypatch.delenv(VISIBLE_DEVICES, raising=False)
     if visible:
-        monkeypatch.setenv(VISIBLE, visible)
+        monkeypatch.setenv(VISIBLE_DEVICES, visible)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(gpus, "asked", lambda what: told)
-    assert gpus.found() == found
+    monkeypatch.setattr(gpus, "query_nvidia_smi", lambda what: told)
+    assert gpus.visible_gpus() == found
 
 
 def test_a_card_is_asked_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpus.asked("uuid") == []
+    assert gpus.query_nvidia_smi("uuid") == []
     program = tmp_path / "nvidia-smi"
     program.write_text('#!/bin/sh\necho "$@"\n')
     program.chmod(0o755)
-    words = gpus.asked("memory.free", "GPU-aa")
+    words = gpus.query_nvidia_smi("memory.free", "GPU-aa")
     assert words == ["--query-gpu=memory.free", "--format=csv,noheader,nounits", "--id=GPU-aa"]
     program.write_text("#!/bin/sh\necho No devices were found; exit 6\n")
-    assert gpus.asked("uuid") == []
+    assert gpus.query_nvidia_smi("uuid") == []
 
 
 @given(st.integers(1, 40), st.integers(1, 8))
 def test_places_are_spread_evenly_over_the_gpus(at_once: int, count: int) -> None:
-    spread = gpus.spread(at_once, [str(number) for number in range(count)])
+    spread = gpus.spread_over_gpus(at_once, [str(number) for number in range(count)])
     loads = Counter(spread)
     assert len(spread) == at_once
     assert max(loads.values()) - min(loads[str(n)] for n in range(min(count, at_once))) <= 1
@@ -78,9 +78,9 @@ def test_places_are_spread_evenly_over_the_gpus(at_once: int, count: int) -> Non
 def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
     before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(VISIBLE, raising=False)
+    monkeypatch.delenv(VISIBLE_DEVICES, raising=False)
     if before:
-        monkeypatch.setenv(VISIBLE, before)
+        monkeypatch.setenv(VISIBLE_DEVICES, before)
     where: dict[int, Any] = {}
     together = threading.Barrier(4)
 
@@ -88,9 +88,9 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
         where[job.seed] = gpu
         if job.seed < 4:
             together.wait(10)
-        return result(job)
+        return finished(job)
 
-    puppets = play(monkeypatch, script)
+    workers = use_fake_workers(monkeypatch, script)
     jobs = [Job("er", seed=seed, device="cuda") for seed in range(6)]
     executor = Processes(4, gpus=["GPU-aa", "GPU-bb"])
     executor.memory.free = lambda gpu: None
@@ -98,8 +98,8 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
     assert sorted(index for index, _ in ended) == list(range(6))
     assert [where[seed] for seed in range(4)] == ["GPU-aa", "GPU-bb", "GPU-aa", "GPU-bb"]
     assert where.keys() == set(range(6)) and set(where.values()) == {"GPU-aa", "GPU-bb"}
-    assert len(puppets.all) == 4
-    assert os.environ.get(VISIBLE) == before
+    assert len(workers.all) == 4
+    assert os.environ.get(VISIBLE_DEVICES) == before
 
 
 def test_a_free_place_is_taken_on_the_gpu_with_the_fewest_runs() -> None:
@@ -110,13 +110,13 @@ def test_a_free_place_is_taken_on_the_gpu_with_the_fewest_runs() -> None:
 
 def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run is the same on each, so none is part of its identity."""
-    with pytest.raises(InputError, match="'cuda:1' is not there: torch sees no GPU"):
+    with pytest.raises(InputError, match="'cuda:1' is missing: torch sees no GPU"):
         Finetune(device="cuda:1").learn([[0.0]], [0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert resolve("cuda:1") == torch.device("cuda", 1)
-    with pytest.raises(InputError, match="'cuda:2' is not there: the last one is cuda:1"):
-        resolve("cuda:2")
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(InputError, match="'cuda:2' is missing: the last one is cuda:1"):
+        resolve_device("cuda:2")
     data = Fingerprint("", 5)
     jobs = [Job("er", device=name, fingerprint=data) for name in ("cuda", "cuda:0", "cuda:1")]
     assert len({job.identity for job in jobs}) == 1
@@ -131,9 +131,9 @@ def test_runs_on_one_gpu_of_several_all_go_there(
 
     def script(job: Job, gpu: str | None) -> tuple[Any, ...]:
         seen.append((gpu, job.device))
-        return result(job)
+        return finished(job)
 
-    play(monkeypatch, script)
+    use_fake_workers(monkeypatch, script)
     jobs = [Job("er", seed=seed, device="cuda:1") for seed in range(3)]
     executor = Processes(2, gpus=["GPU-aa", "GPU-bb"])
     executor.memory.free = lambda gpu: None

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Done, command, events, onepass, same, timeless, untouched
-from following import After, Stopped, stop_after
-from puppets import play
-from workers import alive, workers
+from command import Done, command, events, onepass, timeless, untouched, values_of
+from fake_workers import use_fake_workers
+from recording_listeners import ActAfter, Stopped, stop_after
+from worker_processes import is_alive, worker_pids
 
 from onepass import executors
 from onepass.base.errors import (
@@ -36,11 +36,11 @@ from onepass.evaluation.callbacks import Forwarder, Listener, Progress
 from onepass.executors import RunOptions, execute_all
 from onepass.executors.processes import worker
 from onepass.executors.processes.pool import Processes
-from onepass.executors.processes.ram import Taken
+from onepass.executors.processes.ram import RamUse
 from onepass.executors.retry import Failure
 from onepass.learning.checkpoint import file
-from onepass.runs.execute import run
-from onepass.runs.resources import Supplies
+from onepass.runs.execute import run_job
+from onepass.runs.resources import RunResources
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -103,7 +103,7 @@ def seeds(job: Job, count: int) -> list[Job]:
 
 
 def facts(results: Sequence[Result | dict[str, Any]]) -> dict[Any, list[Any]]:
-    return {tuple(same(one, ("method", "seed"))): same(one, SAME) for one in results}
+    return {tuple(values_of(one, ("method", "seed"))): values_of(one, SAME) for one in results}
 
 
 def finished(out: Path, jobs: list[Job]) -> list[bool]:
@@ -114,7 +114,7 @@ def finished(out: Path, jobs: list[Job]) -> list[bool]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     """Of three seeds of the long job, one at a time, in this process."""
     out = tmp_path_factory.mktemp("undisturbed")
-    return [run(job, out) for job in seeds(LONG, 3)]
+    return [run_job(job, out) for job in seeds(LONG, 3)]
 
 
 # ---- the same bits
@@ -149,11 +149,11 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
 ) -> None:
     jobs = seeds(SHORT, 3)
     with pytest.raises(Stopped):
-        run(jobs[1], tmp_path, checkpoint=5, listeners=[stop_after(15)])
+        run_job(jobs[1], tmp_path, checkpoint=5, listeners=[stop_after(15)])
     saved = tmp_path / jobs[1].folder_name / "checkpoint.pt"
-    content = file.read(saved)
+    content = file.read_checkpoint(saved)
     content["state"]["model"]["head.weight"] *= float("nan")
-    file.write(saved, content)
+    file.write_checkpoint(saved, content)
 
     told: list[tuple[int, Progress]] = []
     real = executors.execute_all
@@ -180,7 +180,7 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
 
 
 def attempt(how: RunOptions) -> tuple[str, Failure]:
-    return worker.attempt(SHORT, how, Forwarder(lambda now: None), Supplies())
+    return worker.attempt(SHORT, how, Forwarder(lambda now: None), RunResources())
 
 
 def refused(job: Job, folder: Path) -> None:
@@ -230,7 +230,7 @@ def test_an_error_comes_back_from_a_worker_as_it_was_raised_there(
         raise problem
 
     monkeypatch.setattr(RunOptions, "run", fail)
-    play(monkeypatch, lambda job, gpu: (*attempt(RunOptions(tmp_path)), Taken()))
+    use_fake_workers(monkeypatch, lambda job, gpu: (*attempt(RunOptions(tmp_path)), RamUse()))
     with pytest.raises(OnepassError) as raised:
         list(execute_all([SHORT], RunOptions(tmp_path), Processes(1)))
     assert (type(raised.value), str(raised.value)) == (kind, str(problem))
@@ -257,7 +257,7 @@ def test_a_run_whose_worker_is_killed_goes_on_and_ends_with_the_same_bits(
     child = begin(*LONG_COMMAND, "--seeds", 3, "--checkpoint", 9, "--out", tmp_path)
     saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
     assert eventually(lambda: all(path.exists() for path in saved))
-    os.kill(workers(child.pid)[0], signal.SIGKILL)
+    os.kill(worker_pids(child.pid)[0], signal.SIGKILL)
     done = end(child)
     assert done.status == 0, done.err
     assert "killed" in done.err and "tried once more" in done.err
@@ -267,13 +267,14 @@ def test_a_run_whose_worker_is_killed_goes_on_and_ends_with_the_same_bits(
     assert "resumed after step" in disturbed and "finished" in disturbed
 
 
-@pytest.mark.slow  # the same is tested with puppets for workers, in `test_admission.py`
+@pytest.mark.slow  # the same is tested with fake workers, in `test_admission.py`
 def test_a_run_that_is_killed_twice_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     jobs, kills, told = seeds(LONG, 2), [], []
 
     def kill(index: int, now: Progress) -> None:
         if index == 0 and now.step > 10:
-            for pid in workers(os.getpid()):  # none, when the dead one had said more before it died
+            # no worker is left if the killed one had already reported more steps
+            for pid in worker_pids(os.getpid()):
                 os.kill(pid, signal.SIGKILL)
                 kills.append(now.step)
 
@@ -286,7 +287,7 @@ def test_a_run_that_is_killed_twice_is_reported_and_the_others_go_on(tmp_path: P
     assert jobs[0].folder_name in str(raised.value) and "--resume" in str(raised.value)
     assert told == [(0, raised.value)]
     assert len(kills) >= 2
-    assert workers(os.getpid()) == []
+    assert worker_pids(os.getpid()) == []
 
 
 @dataclass(frozen=True)
@@ -295,7 +296,7 @@ class Troubled(RunOptions):
 
     errors: dict[int, tuple[Exception, int]] = field(default_factory=dict)
 
-    def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
+    def run(self, job: Job, listener: Listener, resources: RunResources) -> Result:
         problem, times = self.errors.get(job.seed, (None, 0))
         said = self.out / f"{job.seed}.txt"
         tries = len(said.read_text()) if said.exists() else 0
@@ -305,8 +306,8 @@ class Troubled(RunOptions):
             if tries < times:
                 raise problem
 
-        resume, listeners = self.resume, [listener, After(4, fail)]
-        return run(job, self.out, resume=resume, checkpoint=1, listeners=listeners)
+        resume, listeners = self.resume, [listener, ActAfter(4, fail)]
+        return run_job(job, self.out, resume=resume, checkpoint=1, listeners=listeners)
 
 
 @pytest.mark.slow  # what is tried again is tested in `test_serial.py`, what workers tell above
@@ -341,7 +342,7 @@ def test_a_failure_that_stops_all_leaves_no_worker(tmp_path: Path) -> None:
     how = Troubled(tmp_path, errors={0: (RunError("yours"), 9)})
     with pytest.raises(RunError, match="yours"):
         list(execute_all(jobs, how, Processes(2), fail_fast=True))
-    assert workers(os.getpid()) == []
+    assert worker_pids(os.getpid()) == []
     assert finished(tmp_path, jobs) == [False, False]
 
 
@@ -357,13 +358,13 @@ def test_when_the_parent_is_killed_the_workers_end_and_all_can_be_resumed(
     child = begin(*LONG_COMMAND, "--seeds", 2, "--checkpoint", 1, "--out", tmp_path)
     saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
     assert eventually(lambda: all(path.exists() for path in saved))
-    at_work = workers(child.pid)
+    at_work = worker_pids(child.pid)
     assert len(at_work) >= 2
     child.kill()
     assert child.wait() == -signal.SIGKILL
-    assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
+    assert eventually(lambda: not any(is_alive(pid) for pid in at_work), 10)
     assert not all(finished(tmp_path, jobs[:2]))
-    broken = [file.read(path)["tick"]["step"] for path in saved]
+    broken = [file.read_checkpoint(path)["tick"]["step"] for path in saved]
     assert min(broken) > 0
 
     shutil.copytree(undisturbed[2].out, tmp_path / jobs[2].folder_name)
@@ -387,27 +388,27 @@ def test_an_interrupt_of_the_parent_alone_ends_the_workers_too(
     child = begin(*LONG_COMMAND, "--seeds", 2, "--checkpoint", 1, "--out", tmp_path)
     saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs]
     assert eventually(lambda: all(path.exists() for path in saved))
-    at_work = workers(child.pid)
+    at_work = worker_pids(child.pid)
     child.send_signal(signal.SIGINT)
     done = end(child)
     assert done.status == 130
     assert "interrupted" in done.error
     assert done.out == ""
     assert not all(finished(tmp_path, jobs))
-    assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
-    assert all(file.read(path)["tick"]["step"] > 0 for path in saved)
+    assert eventually(lambda: not any(is_alive(pid) for pid in at_work), 10)
+    assert all(file.read_checkpoint(path)["tick"]["step"] > 0 for path in saved)
 
 
 def test_an_interrupt_from_the_keyboard_while_workers_are_starting_is_one_line(
     tmp_path: Path, begin: Callable[..., subprocess.Popen]
 ) -> None:
     child = begin(*LONG_COMMAND, "--seeds", 2, "--out", tmp_path)
-    assert eventually(lambda: len(workers(child.pid)) > 1)
+    assert eventually(lambda: len(worker_pids(child.pid)) > 1)
     time.sleep(0.3)
-    at_work = workers(child.pid)
+    at_work = worker_pids(child.pid)
     os.killpg(child.pid, signal.SIGINT)
     done = end(child)
     assert done.status == 130
     assert "interrupted" in done.error
     assert done.out == ""
-    assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
+    assert eventually(lambda: not any(is_alive(pid) for pid in at_work), 10)

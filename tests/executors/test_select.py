@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass import executors
-from onepass.executors.select import AtOnce, fitting
+from onepass.executors.select import AtOnce, runs_at_once
 from onepass.runs.spec import Job
 
 
@@ -39,7 +39,7 @@ def test_there_are_never_more_at_once_than_cores_for_their_threads_nor_than_jobs
         patch.setattr(torch.cuda, "device_count", lambda: gpus)
         patch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
         some = [Job("er", seed=seed, threads=threads, device=device) for seed in range(jobs)]
-        found = fitting(wanted, some)
+        found = runs_at_once(wanted, some)
     room = max(1, cores // threads)
     most = 8 * max(1, gpus) if device == "cuda" else room
     assert found == min(most if wanted == "auto" else wanted, room, jobs)

@@ -16,7 +16,7 @@ from onepass.evaluation.callbacks import Progress
 from onepass.executors import Fits, InOrder, RunOptions, execute_all
 from onepass.executors.serial import Serial
 from onepass.learning.learner import Learner
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 SHORT = Job("er", "synthetic", batch=60, device="cpu")
@@ -61,7 +61,7 @@ def test_a_bug_that_passes_costs_nothing_and_one_that_stays_is_raised(
             began.append((index, now.step))
 
     jobs = [replace(SHORT, seed=seed) for seed in range(2)]
-    whole = run(jobs[0], tmp_path / "whole")
+    whole = run_job(jobs[0], tmp_path / "whole")
     monkeypatch.setattr(onepass.ER, "step", failing)
     ended = execute_all(jobs, RunOptions(tmp_path, checkpoint=1), Serial(), watch)
     index, result = next(ended)

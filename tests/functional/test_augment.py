@@ -1,4 +1,4 @@
-"""Crops and greys against other implementations that are given the same parameters."""
+"""Tests of augmentations against other implementations with the same parameters."""
 
 import kornia
 import numpy as np
@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 
 
 def whole_pixels(height, width, area=augment.AREA):
-    return augment.WholePixels(height, width, area, CPU)
+    return augment.WholePixelCrops(height, width, area, CPU)
 
 
 def crop_greyed(batch, source):
@@ -46,13 +46,13 @@ def crop_greyed(batch, source):
 
 
 def reflected(position, size):
-    """The image as a tile beside its mirror image; the mirror stands at the edge of the pixels."""
+    """Returns a position inside the image, reflected at the outer edges of its pixels."""
     position = (position + 0.5) % (2 * size)
     return min(position, 2 * size - position) - 0.5
 
 
 def sampled_by_hand(image, *parameters):
-    """Each output pixel's centre is looked up in the window, between its four neighbours."""
+    """Crops by a loop: interpolates each output pixel between its four neighbours."""
     width, height, right, down = map(float, parameters)
     channels, rows, columns = image.shape
     out = np.zeros_like(image)
@@ -88,7 +88,7 @@ def test_pixel_centres_are_those_of_torchs_own_grid(height, width):
 @PROPERTY
 @given(st.integers(0, 10**6), st.integers(2, 9), st.integers(2, 9), st.sampled_from([1, 3]))
 def test_a_crop_is_what_sampling_by_hand_gives(seed, height, width, channels):
-    """For windows far past the image, too: the draws hardly reach there."""
+    """Windows far past the image are included, which the draws hardly reach."""
     batch = images(2, channels, height, width, seed).double()
     sizes = torch.rand(2, 2, generator=generator(seed)).double() * 2 + 0.2
     shifts = torch.rand(2, 2, generator=generator(seed + 1)).double() * 2 - 1
@@ -99,9 +99,9 @@ def test_a_crop_is_what_sampling_by_hand_gives(seed, height, width, channels):
 
 
 def test_a_window_inside_the_image_is_what_kornia_warps():
-    """Kornia moves pixel centres by a matrix from the image to the crop."""
+    """kornia maps pixel centres by a matrix from the image to the crop."""
     batch, size = images(40, 3, 16, 16), 16
-    drawn = augment.Reflected(augment.AREA)(40, generator(3))
+    drawn = augment.ReflectedCrops(augment.AREA)(40, generator(3))
     inside = (drawn.size + drawn.offset.abs() <= 1 - 1 / size).all(dim=1)
     assert int(inside.sum()) > 5
     batch, drawn = batch[inside], Crop(*(part[inside] for part in drawn))
@@ -136,15 +136,15 @@ def test_right_and_down_move_the_window_right_and_down():
 
 def test_a_constant_image_stays_constant_under_any_window():
     batch = torch.full((200, 1, 6, 6), 0.7)
-    found = cropped(batch, augment.Reflected(augment.AREA)(200, generator(1)))
+    found = cropped(batch, augment.ReflectedCrops(augment.AREA)(200, generator(1)))
     assert torch.allclose(found, batch, atol=1e-6)
 
 
 @pytest.mark.parametrize(("width", "height"), [(32, 32), (9, 7), (4, 20)])
 @pytest.mark.parametrize("area", [augment.AREA, augment.CONTRASTIVE_AREA])
 def test_windows_inside_are_drawn_as_if_drawn_again_until_they_fit(width, height, area):
-    """Sides and offsets in pixels, against the published script's way: candidates are rounded, the
-    first that fits is taken, offsets are whole numbers on both sides of the middle."""
+    """Compares sides and offsets in pixels with the published script, which rounds candidates,
+    takes the first that fits and draws integer offsets on both sides of the centre."""
     count, source = 40_000, np.random.default_rng(1)
     drawn = source.uniform(*area, 40 * count)
     aspect = np.exp(source.uniform(np.log(3 / 4), np.log(4 / 3), 40 * count))
@@ -160,9 +160,9 @@ def test_windows_inside_are_drawn_as_if_drawn_again_until_they_fit(width, height
     found = found.round()
     assert bool((found[:2] + np.abs(found[2:]) <= [[width], [height]]).all())
     pairs = [(0, 1), (2, 3), (0, 2), (1, 3)]  # sides, offsets, and either side with its offset
-    for one, other in pairs:
+    for first, second in pairs:
         rows = [
-            np.unique(np.stack([t[one], t[other]]), axis=1, return_counts=True)
+            np.unique(np.stack([t[first], t[second]]), axis=1, return_counts=True)
             for t in (expected, found)
         ]
         counts = {tuple(cell): [0, 0] for values, _ in rows for cell in values.T}
@@ -179,7 +179,7 @@ def test_windows_of_one_pixel_and_of_thin_images_are_the_whole():
 
 
 def test_areas_aspects_and_positions_are_drawn_as_stated():
-    drawn = augment.Reflected(augment.AREA)(20_000, generator(5))
+    drawn = augment.ReflectedCrops(augment.AREA)(20_000, generator(5))
     assert drawn.size.shape == drawn.offset.shape == (20_000, 2)
     width, height = drawn.size.double().numpy().T
     right, down = drawn.offset.double().numpy().T
@@ -195,7 +195,7 @@ def test_areas_aspects_and_positions_are_drawn_as_stated():
 
 
 def test_a_window_reaches_past_the_image_by_no_more_than_stated():
-    drawn = augment.Reflected(augment.AREA)(20_000, generator(6))
+    drawn = augment.ReflectedCrops(augment.AREA)(20_000, generator(6))
     past = (drawn.size + drawn.offset.abs() - 1) / 2  # in units of the image
     for furthest in past.amax(dim=0).tolist():
         assert 0.10 < furthest < 0.16
@@ -228,10 +228,10 @@ def test_one_image_in_five_is_greyed():
 # ---- both
 
 
-def test_every_sample_has_draws_of_its_own():
+def test_every_sample_has_its_own_draws():
     same = images(1, height=64, width=64).expand(50, -1, -1, -1)  # so large that no two are alike
     found = crop_greyed(same, generator(4))
-    assert len({tuple(one.flatten().tolist()) for one in found}) == 50
+    assert len({tuple(image.flatten().tolist()) for image in found}) == 50
 
 
 def test_an_image_is_augmented_without_regard_to_its_neighbours():
@@ -268,7 +268,7 @@ def views(shape=(3, 9, 7), augment="crop-grey", mirror=True, seed=1):
     return Views(shape, mean=None, std=None, augment=augment, mirror=mirror, rng=generator(seed))
 
 
-def test_mirror_images_stand_behind_all_plain_ones():
+def test_mirror_images_follow_all_plain_images():
     batch = images()
     assert torch.equal(views(augment="none")(batch), torch.cat([batch, batch.flip(3)]))
     assert torch.equal(views(augment="none", mirror=False)(batch), batch)
@@ -281,9 +281,9 @@ def test_plain_and_mirror_images_are_augmented_in_one_call():
     assert torch.equal(views(mirror=False)(batch), crop_greyed(batch, generator(1)))
 
 
-def test_windows_may_be_asked_to_reach_past_the_image():
+def test_reflected_windows_may_reach_past_the_image():
     batch, centres = images(), augment.pixel_centres(9, 7)
-    expected = augment.crop_grey(batch, generator(1), centres, augment.Reflected(augment.AREA))
+    expected = augment.crop_grey(batch, generator(1), centres, augment.ReflectedCrops(augment.AREA))
     made = views(augment="crop-grey-reflected", mirror=False)
     assert torch.equal(made(batch), expected)
 
@@ -300,7 +300,7 @@ def test_smaller_windows_may_be_flipped():
     assert torch.allclose(made, expected, atol=1e-5)
 
 
-def test_a_mirror_image_has_draws_of_its_own():
+def test_a_mirror_image_has_its_own_draws():
     symmetric = images(12) + images(12).flip(3)
     for plain, mirrored in zip(*views()(symmetric).chunk(2), strict=True):
         assert not torch.allclose(plain, mirrored)
@@ -331,7 +331,7 @@ def test_brightness_is_kornias():
 def test_contrast_is_kornias():
     batch, factor = images(5), per_image(0.6, 0.9, 1, 1.2, 1.4)
     expected = kornia.enhance.adjust_contrast(batch, factor)
-    assert torch.allclose(augment.contrast(batch, factor), expected, atol=1e-6)
+    assert torch.allclose(augment.scale_contrast(batch, factor), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("factor", [0, 0.6, 1, 1.4, 5])
@@ -386,9 +386,9 @@ def test_a_flipped_window_is_kornias_mirror_image_of_it():
 
 
 def test_small_windows_are_what_kornia_crops():
-    """Kornia is given the window's corners, as centres of the pixels there."""
+    """kornia gets the corners of the window as the centres of its corner pixels."""
     size = 16
-    batch, drawn = images(60, 3, size, size), augment.Reflected((0.2, 1.0))(60, generator(4))
+    batch, drawn = images(60, 3, size, size), augment.ReflectedCrops((0.2, 1.0))(60, generator(4))
     inside = (drawn.size + drawn.offset.abs() <= 1 - 1 / size).all(dim=1)
     assert int(inside.sum()) > 10
     batch, drawn = batch[inside], Crop(*(part[inside] for part in drawn))
@@ -402,8 +402,8 @@ def test_small_windows_are_what_kornia_crops():
 
 
 def test_neutral_jitter_leaves_an_image_as_it_is():
-    batch, none, one = images(3), torch.zeros(3), torch.ones(3)
-    found = augment.jitter(batch, augment.Jitter(none, one, one, none))
+    batch, none, unit = images(3), torch.zeros(3), torch.ones(3)
+    found = augment.jitter(batch, augment.Jitter(none, unit, unit, none))
     assert torch.allclose(found, batch, atol=1e-6)
 
 
@@ -435,7 +435,7 @@ def test_flips_and_jitters_are_drawn_as_stated():
 def contrastively(batch, source):
     shape = batch.shape[2:]
     draw_crops = whole_pixels(*shape, (0.2, 1.0))
-    return augment.contrastive(batch, source, augment.pixel_centres(*shape), draw_crops)
+    return augment.contrastive_view(batch, source, augment.pixel_centres(*shape), draw_crops)
 
 
 def test_the_contrastive_view_is_crop_flip_jitter_grey():
@@ -463,7 +463,7 @@ def test_contrastive_views_are_drawn_for_each_image_from_the_given_generator_onl
     same = images(1).expand(50, -1, -1, -1)
     copy, source = same.clone(), generator(4)
     found = contrastively(same, source)
-    assert len({tuple(one.flatten().tolist()) for one in found}) == 50
+    assert len({tuple(image.flatten().tolist()) for image in found}) == 50
     assert torch.equal(found, contrastively(same, generator(4)))
     assert not torch.equal(found, contrastively(same, source))
     other = torch.cat([same[:1], images(49, seed=9)])

@@ -1,4 +1,4 @@
-"""S+ and S-, and the rates made of them: what the definitions and autograd say they are."""
+"""Tests of S+ and S- and their rates against the definitions and autograd."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_gsa import Sums
-from replaying import as_batch, double
+from tiny_learners import as_tuples, double
 from torch import Tensor
 
 from onepass.base.parts import Output
@@ -26,13 +26,13 @@ SUMS = ("task_positive", "task_negative", "positive", "negative")
 
 
 def gradient_sums(output, seen):
-    """S+ and S- of a batch, by class."""
+    """Returns S+ and S- of a batch by class."""
     return [part.sum(dim=0) for part in logit_gradients(output, seen)]
 
 
 @st.composite
 def outputs(draw: st.DrawFn, capacity: int = 6) -> tuple[Output, Tensor]:
-    """A batch with some padding, and the classes seen, which include all its labels."""
+    """Draws a batch with some padding, and a mask of the classes seen, which has all its labels."""
     samples, known = draw(st.integers(1, 6)), draw(st.integers(1, capacity))
     rows = st.lists(st.floats(-20, 20), min_size=capacity, max_size=capacity)
     logits = draw(st.lists(rows, min_size=samples, max_size=samples))
@@ -87,7 +87,7 @@ def test_together_they_are_autograds_gradient_of_the_cross_entropy(given_outputs
 def test_they_agree_with_loops_over_samples_and_classes(given_outputs):
     output, seen = given_outputs
     naive = Sums()
-    naive.add(as_batch(output), {c for c, known in enumerate(seen.tolist()) if known})
+    naive.add(as_tuples(output), {c for c, known in enumerate(seen.tolist()) if known})
     positive, negative = gradient_sums(output, seen)
     assert positive.tolist() == pytest.approx([naive.positive[c] for c in range(6)], abs=1e-12)
     assert negative.tolist() == pytest.approx([naive.negative[c] for c in range(6)], abs=1e-12)
@@ -98,10 +98,10 @@ def test_padding_counts_nothing():
     padded = an_output(0, weight=weight)
     counts = weight > 0
     kept = Output(padded.logits[counts], padded.y[counts], weight[counts])
-    for one, other in zip(
+    for found, expected in zip(
         gradient_sums(padded, all_seen()), gradient_sums(kept, all_seen()), strict=True
     ):
-        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(found, expected)
 
 
 def test_classes_not_seen_yet_have_no_part_in_it():
@@ -133,10 +133,10 @@ def test_relabelling_the_classes_permutes_the_sums(given_outputs, order):
         output.weight,
     )
     seen_moved = torch.empty_like(seen).index_copy(0, to, seen)
-    for one, other in zip(
+    for sums, permuted in zip(
         gradient_sums(output, seen), gradient_sums(moved, seen_moved), strict=True
     ):
-        torch.testing.assert_close(other[to], one)
+        torch.testing.assert_close(permuted[to], sums)
 
 
 def test_constant_logits_and_balanced_labels_are_in_balance():

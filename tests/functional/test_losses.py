@@ -1,4 +1,4 @@
-"""The pure functions of logits, against torch's own and against what they mean."""
+"""Tests of the losses against torch's functions, loops and properties."""
 
 import math
 
@@ -13,12 +13,12 @@ from onepass.base.parts import Output
 from onepass.functional.losses import (
     cross_entropy,
     distillation,
-    fractions,
     mean,
+    normalised_weights,
     one_hot,
-    sample_cross_entropies_against,
     sample_cross_entropy,
-    sample_cross_entropy_against,
+    scaled_sample_cross_entropies,
+    scaled_sample_cross_entropy,
     supervised_contrastive,
 )
 
@@ -27,7 +27,7 @@ PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
 
 @st.composite
 def scored(draw: st.DrawFn, bound: float = 50.0) -> Output:
-    """Some samples' logits in double precision, and their classes; all count."""
+    """Draws logits in double precision with classes, all of weight 1."""
     samples, classes = draw(st.integers(1, 5)), draw(st.integers(1, 6))
     rows = st.lists(st.floats(-bound, bound), min_size=classes, max_size=classes)
     logits = draw(st.lists(rows, min_size=samples, max_size=samples))
@@ -62,7 +62,7 @@ def test_among_all_classes_it_is_minus_the_log_softmax(out):
 
 @PROPERTY
 @given(scored(), st.data())
-def test_the_own_class_takes_part_whatever_the_mask_says(out, data):
+def test_the_own_class_takes_part_even_if_it_is_masked(out, data):
     among = data.draw(masks(out.logits.shape[1]))
     got = sample_cross_entropy(out, among)
     for k, label in enumerate(out.y.tolist()):
@@ -77,7 +77,7 @@ def test_masks_may_differ_between_samples(out, data):
     each = torch.stack([data.draw(masks(out.logits.shape[1])) for _ in out.y])
     together = sample_cross_entropy(out, each)
     single = [output(out.logits[k : k + 1], out.y[k : k + 1]) for k in range(len(out.y))]
-    rows = [sample_cross_entropy(one, each[k]) for k, one in enumerate(single)]
+    rows = [sample_cross_entropy(sample, each[k]) for k, sample in enumerate(single)]
     assert torch.equal(together, torch.cat(rows))
 
 
@@ -93,7 +93,7 @@ def test_a_common_shift_of_the_logits_changes_nothing(out, shift):
 
 @PROPERTY
 @given(scored(), st.data())
-def test_what_a_sample_loses_has_nothing_to_do_with_its_weight(out, data):
+def test_the_loss_of_a_sample_does_not_depend_on_its_weight(out, data):
     among = data.draw(masks(out.logits.shape[1]))
     other = out._replace(weight=data.draw(masks(len(out.y))).double())
     assert torch.equal(sample_cross_entropy(other, among), sample_cross_entropy(out, among))
@@ -104,19 +104,19 @@ def test_a_scale_of_three_is_the_same_class_three_times():
     y = torch.zeros(len(logits), dtype=torch.int64)
     scale = torch.tensor([1, 1, 3, 1, 1]).log()
     thrice = output(torch.cat([logits, logits[:, 2:3], logits[:, 2:3]], dim=1), y)
-    got = sample_cross_entropy_against(output(logits, y), scale)
+    got = scaled_sample_cross_entropy(output(logits, y), scale)
     torch.testing.assert_close(
         got, sample_cross_entropy(thrice, everyone(thrice)), rtol=1e-6, atol=0
     )
 
 
-def test_several_scales_at_once_are_each_alone_to_the_bit():
+def test_several_scales_at_once_give_the_same_bits_as_each_alone():
     out = a_batch(samples=74, classes=16)
     rivals = torch.rand(3, 74, 16, generator=torch.Generator().manual_seed(1)).log()
     rivals[0, :, 4:] = -math.inf
-    together = sample_cross_entropies_against(out, rivals)
+    together = scaled_sample_cross_entropies(out, rivals)
     assert [row.tolist() for row in together] == [
-        sample_cross_entropy_against(out, one).tolist() for one in rivals
+        scaled_sample_cross_entropy(out, scale).tolist() for scale in rivals
     ]
 
 
@@ -124,7 +124,7 @@ def test_the_scale_of_the_own_class_is_ignored():
     out = a_batch()
     scale = torch.full_like(out.logits, -math.inf).masked_fill(~one_hot(out.y, 5), 0.0)
     plain = sample_cross_entropy(out, everyone(out))
-    assert torch.equal(sample_cross_entropy_against(out, scale), plain)
+    assert torch.equal(scaled_sample_cross_entropy(out, scale), plain)
 
 
 def test_a_scale_of_zero_removes_a_class():
@@ -133,13 +133,13 @@ def test_a_scale_of_zero_removes_a_class():
     scale = torch.tensor([0, 0, 0, 0, -math.inf])
     without = torch.tensor([True, True, True, True, False])
     expected = sample_cross_entropy(out, without)
-    assert torch.equal(sample_cross_entropy_against(out, scale), expected)
+    assert torch.equal(scaled_sample_cross_entropy(out, scale), expected)
 
 
-def test_without_rivals_the_likelihood_is_one_and_nothing_pulls():
+def test_without_other_classes_the_loss_and_its_gradient_are_zero():
     out = a_batch()
     logits = out.logits.requires_grad_()
-    value = sample_cross_entropy_against(out, torch.full((5,), -math.inf))
+    value = scaled_sample_cross_entropy(out, torch.full((5,), -math.inf))
     value.sum().backward()
     assert value.tolist() == [0.0] * len(out.y)
     assert logits.grad.tolist() == torch.zeros_like(logits).tolist()
@@ -170,7 +170,7 @@ def test_its_gradient_agrees_with_finite_differences():
     logits = out.logits.requires_grad_()
 
     def against(o):
-        return sample_cross_entropy_against(output(o, out.y), scale)
+        return scaled_sample_cross_entropy(output(o, out.y), scale)
 
     assert torch.autograd.gradcheck(lambda o: sample_cross_entropy(output(o, out.y), among), logits)
     assert torch.autograd.gradcheck(against, logits)
@@ -178,7 +178,7 @@ def test_its_gradient_agrees_with_finite_differences():
 
 @PROPERTY
 @given(scored(), st.data())
-def test_the_mean_is_over_what_has_weight(out, data):
+def test_the_mean_is_over_samples_with_weight(out, data):
     weight = data.draw(masks(len(out.y))).double()
     values = sample_cross_entropy(out, everyone(out))
     kept = values[weight > 0]
@@ -187,7 +187,7 @@ def test_the_mean_is_over_what_has_weight(out, data):
     torch.testing.assert_close(cross_entropy(out._replace(weight=weight), everyone(out)), expected)
 
 
-def test_the_mean_of_nothing_is_zero_and_pulls_nowhere():
+def test_the_mean_without_weight_is_zero_with_zero_gradient():
     values = torch.tensor([3.0, -1e4], requires_grad=True)
     result = mean(values, torch.zeros(2))
     result.backward()
@@ -207,9 +207,9 @@ weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-3, 1e3)), min_size=1, ma
 
 @PROPERTY
 @given(weights, st.sampled_from([torch.float32, torch.float64]))
-def test_fractions_add_up_to_one_in_the_proportions_of_the_weights(values, dtype):
+def test_normalised_weights_sum_to_one_in_proportion(values, dtype):
     weight = torch.tensor(values, dtype=dtype)
-    share = fractions(weight)
+    share = normalised_weights(weight)
     total = sum(values)
     expected = [value / total if total else 0.0 for value in values]
     assert share.dtype == dtype
@@ -220,21 +220,25 @@ def test_fractions_add_up_to_one_in_the_proportions_of_the_weights(values, dtype
 
 @PROPERTY
 @given(weights, st.integers(1, 4))
-def test_fractions_of_two_batches_side_by_side_make_the_sum_of_their_means(values, extra):
-    """As experience replay adds the loss of the stream to that of the replay."""
+def test_normalised_weights_of_two_batches_give_the_sum_of_their_means(values, extra):
+    """Experience replay adds the mean loss of the stream to that of the replay."""
     first = torch.tensor(values, dtype=torch.float64)
     second = torch.cat([torch.ones(extra), torch.zeros(2)]).double()
     losses = torch.arange(1.0, len(first) + len(second) + 1, dtype=torch.float64)
-    share = torch.cat([fractions(first), fractions(second)])
+    share = torch.cat([normalised_weights(first), normalised_weights(second)])
     expected = mean(losses[: len(first)], first) + mean(losses[len(first) :], second)
     torch.testing.assert_close(share @ losses, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_fractions_of_nothing_are_zero_and_of_next_to_nothing_still_one(dtype):
-    assert fractions(torch.zeros(3, dtype=dtype)).tolist() == [0, 0, 0]
+def test_normalised_weights_of_zeros_are_zero_and_of_tiny_numbers_exact(dtype):
+    assert normalised_weights(torch.zeros(3, dtype=dtype)).tolist() == [0, 0, 0]
     tiny = torch.finfo(dtype).tiny
-    assert fractions(torch.tensor([tiny, 0, 3 * tiny], dtype=dtype)).tolist() == [0.25, 0, 0.75]
+    assert normalised_weights(torch.tensor([tiny, 0, 3 * tiny], dtype=dtype)).tolist() == [
+        0.25,
+        0,
+        0.75,
+    ]
 
 
 def test_padding_gets_no_gradient():
@@ -264,7 +268,7 @@ temperatures = st.sampled_from([0.5, 1.0, 2.0, 7.0])
 
 @st.composite
 def taught(draw: st.DrawFn, bound: float = 50.0) -> tuple[Output, Tensor, Tensor]:
-    """Samples of which some count, what they are taught, and a mask of classes."""
+    """Draws samples of weight 0 or 1, the logits of a teacher, and a mask of classes."""
     out = draw(scored(bound))
     samples, classes = out.logits.shape
     rows = st.lists(st.floats(-bound, bound), min_size=classes, max_size=classes)
@@ -274,7 +278,7 @@ def taught(draw: st.DrawFn, bound: float = 50.0) -> tuple[Output, Tensor, Tensor
 
 
 def divergence(out: Output, theirs: Tensor, among: Tensor, temperature: float) -> Tensor:
-    """By torch, of the samples that count, over the classes alone that take part."""
+    """Returns torch's divergence over the samples with weight and the classes in the mask."""
     counts = out.weight > 0
     own, theirs = out.logits[counts][:, among], theirs[counts][:, among]
     if not own.numel():
@@ -299,7 +303,7 @@ def test_distillation_is_torchs_divergence_over_the_classes_that_take_part(given
 @PROPERTY
 @given(taught(), temperatures)
 def test_its_gradient_is_t_times_the_difference_of_the_two_softmaxes(given_batch, t):
-    """d/do T^2 KL = T (softmax(o / T) - softmax(taught / T)), in the mean; 0 elsewhere."""
+    """d/do T^2 KL = T (softmax(o / T) - softmax(taught / T)), averaged; 0 for masked classes."""
     out, theirs, among = given_batch
     logits = out.logits.requires_grad_()
     (gradient,) = torch.autograd.grad(distillation(out, theirs, among, t), logits)
@@ -307,7 +311,7 @@ def test_its_gradient_is_t_times_the_difference_of_the_two_softmaxes(given_batch
     if among.any():
         own = (logits.detach()[:, among] / t).softmax(dim=1)
         gap = own - (theirs[:, among] / t).softmax(dim=1)
-        expected[:, among] = t * gap * fractions(out.weight).unsqueeze(1)
+        expected[:, among] = t * gap * normalised_weights(out.weight).unsqueeze(1)
     torch.testing.assert_close(gradient, expected)
 
 
@@ -324,7 +328,7 @@ def test_its_gradient_agrees_with_finite_differences_too():
 
 @PROPERTY
 @given(taught(), temperatures)
-def test_who_says_what_is_taught_loses_nothing_and_is_not_pulled(given_batch, t):
+def test_equal_logits_have_zero_distillation_loss_and_gradient(given_batch, t):
     out, _, among = given_batch
     logits = out.logits.requires_grad_()
     value = distillation(out, logits.detach().clone(), among, t)
@@ -346,7 +350,7 @@ def test_a_shift_of_either_side_changes_nothing(given_batch, t, own, other):
 
 @PROPERTY
 @given(taught(), temperatures, st.floats(-1e4, 1e4), st.floats(-1e4, 1e4))
-def test_classes_that_take_no_part_have_no_say(given_batch, t, own, other):
+def test_masked_classes_do_not_change_the_distillation_loss(given_batch, t, own, other):
     out, theirs, among = given_batch
     wild = out._replace(logits=out.logits.masked_fill(~among, own))
     got = distillation(wild, theirs.masked_fill(~among, other), among, t)
@@ -367,7 +371,7 @@ def test_at_logits_of_ten_thousand_it_is_finite_and_not_negative(given_batch, t)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("classes", [[], [2]], ids=["none", "one"])
-def test_among_no_classes_or_one_there_is_nothing_to_distil_and_nothing_pulls(classes, dtype):
+def test_distillation_over_at_most_one_class_is_zero_with_zero_gradient(classes, dtype):
     out = a_batch()
     logits = out.logits.to(dtype).requires_grad_()
     among = torch.tensor([c in classes for c in range(5)])
@@ -393,7 +397,7 @@ def test_padding_is_not_distilled():
 
 
 def test_the_gradient_does_not_vanish_as_the_temperature_rises():
-    """What the T^2 is for: as T grows, T^2 KL goes to the square error of centred logits,
+    """The factor T^2 serves this: as T grows, T^2 KL tends to the squared error of centred logits,
     sum_c ((o_c - mean o) - (taught_c - mean taught))^2 / (2 C)."""
     out, theirs = a_batch(), a_batch(seed=1).logits
     gap = out.logits - theirs
@@ -408,9 +412,9 @@ def test_the_gradient_does_not_vanish_as_the_temperature_rises():
 
 
 def contrasted(z: Tensor, y: Tensor, weight: Tensor, temperature: float, anchors: Tensor) -> float:
-    """The same by a double loop over anchors and positives."""
+    """Returns the supervised contrastive loss by a double loop over anchors and positives."""
     present = [k for k in range(len(y)) if weight[k] > 0]
-    total = whole = 0.0
+    total = weights = 0.0
     for i in present:
         others = [a for a in present if a != i]
         positives = [p for p in others if y[p] == y[i]]
@@ -419,8 +423,8 @@ def contrasted(z: Tensor, y: Tensor, weight: Tensor, temperature: float, anchors
         below = math.log(sum(math.exp(float(z[i] @ z[a]) / temperature) for a in others))
         value = sum(below - float(z[i] @ z[p]) / temperature for p in positives) / len(positives)
         total += float(weight[i] * anchors[i]) * value
-        whole += float(weight[i] * anchors[i])
-    return total / whole if whole else 0.0
+        weights += float(weight[i] * anchors[i])
+    return total / weights if weights else 0.0
 
 
 def unit_rows(samples: int, features: int, seed: int) -> Tensor:
@@ -430,7 +434,7 @@ def unit_rows(samples: int, features: int, seed: int) -> Tensor:
 
 @st.composite
 def embedded(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Unit rows, classes, weights of 0 and 1, and weights as anchors."""
+    """Draws unit rows, classes, weights of 0 and 1, and weights as anchors."""
     samples = draw(st.integers(1, 8))
 
     def column(values: st.SearchStrategy) -> list:
@@ -489,7 +493,7 @@ def test_padding_changes_nothing_in_the_contrastive_loss_and_gets_no_gradient(ba
     assert gradient.eq(0).all()
 
 
-def test_a_sample_that_is_no_anchor_is_still_compared_with():
+def test_a_sample_that_is_not_an_anchor_is_still_contrasted_with():
     z, y = unit_rows(6, 3, seed=1), torch.tensor([0, 0, 1, 1, 1, 2])
     ones, first = torch.ones(6), F.one_hot(torch.tensor(0), 6).float()
     expected = -F.log_softmax((z[0] @ z[1:].T) / 0.2, dim=0)[0]
@@ -498,7 +502,7 @@ def test_a_sample_that_is_no_anchor_is_still_compared_with():
 
 @pytest.mark.parametrize("labels", [[0], [0, 1, 2]], ids=["one sample", "one of each class"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_without_positives_the_contrastive_loss_is_zero_and_pulls_nowhere(labels, dtype):
+def test_without_positives_the_contrastive_loss_and_its_gradient_are_zero(labels, dtype):
     z = unit_rows(len(labels), 4, seed=2).to(dtype).requires_grad_()
     value = supervised_contrastive(z, torch.tensor(labels), torch.ones(len(labels)), 0.1)
     value.backward()

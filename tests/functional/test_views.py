@@ -1,9 +1,8 @@
-"""What the network sees of float images, and of samples that a function of the user's own has
-changed."""
+"""Tests of the network's inputs: float images, and augmentation by a function of the user's own."""
 
 import pytest
 import torch
-from stopping import coloured_stream
+from resumed import coloured_stream
 
 import onepass
 from onepass import CheckpointError, InputError
@@ -28,7 +27,7 @@ def trained(stream, change=lambda x: x, steps=12, method=onepass.SCR, **settings
 
 @pytest.mark.parametrize("augment", ["crop-grey", "crop-grey-reflected", "contrastive"])
 def test_float_images_are_learned_as_the_same_images_in_uint8(augment, stream):
-    """With mean and std, mirrored, and by a method that looks at views in every way."""
+    """Covers mean and std, mirror images, and SCR, which uses views in every way."""
     settings = {"augment": augment, "mirror": True, "mean": (0.4,) * 3, "std": (0.2,) * 3}
     whole = trained(stream, **settings)
     floats = trained(stream, lambda x: x.double() / 255, **settings)
@@ -85,7 +84,7 @@ def test_a_function_is_given_pixels_and_the_generator_so_that_runs_repeat(stream
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["vectors", "float images"])
-def test_what_a_function_does_in_place_reaches_neither_batch_nor_memory(whole, stream):
+def test_a_function_that_works_in_place_changes_neither_batch_nor_memory(whole, stream):
     x = torch.rand(4, 5) if whole else torch.rand(4, 3, 6, 6)
     given = x.clone()
     learner = onepass.MIR(memory=12, replay=4, candidates=8, device="cpu", augment=noisy)
@@ -94,31 +93,31 @@ def test_what_a_function_does_in_place_reaches_neither_batch_nor_memory(whole, s
     assert torch.equal(learner.kept.x, x)
 
 
-def test_a_file_of_a_learner_with_a_function_says_what_must_be_given(stream, tmp_path):
+def test_opening_a_learner_with_a_function_asks_for_the_function(stream, tmp_path):
     learner = trained(stream, augment=noisy)
     learner.save(tmp_path / "model.pt")
     with pytest.raises(CheckpointError, match="no file holds: open it with augment=that function"):
         onepass.open(tmp_path / "model.pt", device="cpu")
     opened = onepass.open(tmp_path / "model.pt", device="cpu", augment=noisy)
-    for one in (learner, opened):
-        one.learn(*stream.batch(12))
+    for either in (learner, opened):
+        either.learn(*stream.batch(12))
     assert opened.state_sha256() == learner.state_sha256()
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda x, _: x[:1], r"again, but it gave torch.float32 \(1, 3, 6, 6\)"),
-        (lambda x, _: x.double(), "it gave torch.float64"),
-        (lambda x, _: None, "it gave <class 'NoneType'>"),
+        (lambda x, _: x[:1], r"but it returned torch.float32 \(1, 3, 6, 6\)"),
+        (lambda x, _: x.double(), "it returned torch.float64"),
+        (lambda x, _: None, "it returned <class 'NoneType'>"),
     ],
 )
-def test_a_function_that_gives_something_else_is_named(made, said, stream):
+def test_a_function_that_returns_another_shape_or_type_is_refused(made, said, stream):
     with pytest.raises(InputError, match=said):
         trained(stream, method=onepass.ER, augment=made)
 
 
-def test_a_function_is_captured_only_if_it_says_that_it_can_be():
+def test_a_function_is_captured_only_if_it_is_marked_capturable():
     with pytest.raises(InputError, match="engine must be auto or eager for an augment that is not"):
         onepass.ER(augment=noisy, engine="graph")
     noisy.capturable = True

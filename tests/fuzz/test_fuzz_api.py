@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import onepass
 from onepass import Learner, OnepassError, TrainingError
-from onepass.base.settings import configured, setting_names
+from onepass.base.settings import construct, setting_names
 from onepass.learning import registry
 
 METHODS = [info.key for info in registry.methods()]
@@ -142,7 +142,7 @@ def learner(chance: random.Random) -> Learner | None:
     if chance.random() < 0.4:
         chosen[chance.choice([*setting_names(kind), "lrr"])] = chance.choice(VALUES)
     try:
-        return configured(kind, **chosen)
+        return construct(kind, **chosen)
     except OnepassError as problem:
         one_line(problem)
         return None

@@ -60,7 +60,7 @@ def saved(key: str, optimizer: str) -> dict[str, Any]:
     learner.new_task()
     learner.learn(*batch([3, 0, 3]))
     learner.predict(batch([0])[0])
-    return {**file.content(learner), "class_names": ["a", "b", "c", "d", "e"]}
+    return {**file.checkpoint_content(learner), "class_names": ["a", "b", "c", "d", "e"]}
 
 
 # ---- what is changed
@@ -163,7 +163,9 @@ def use(learner: onepass.Learner) -> None:
         *(lambda: learner.predict(x), lambda: learner.learn(x, y), learner.end_task),
         *(lambda: learner.learn(*batch(list(range(40)))), learner.new_task),
         *(lambda: learner.learn(x, y), lambda: learner.snapshot().scores(x)),
-        lambda: file.write(Path(FOLDER.name) / "again.pt", file.content(learner)),
+        lambda: file.write_checkpoint(
+            Path(FOLDER.name) / "again.pt", file.checkpoint_content(learner)
+        ),
     )
     for step in steps:
         try:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from command import Done, onepass
-from following import Stopped, stop_after
 from fuzzing import fuzz
+from recording_listeners import Stopped, stop_after
 
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 JOB = Job("er", "synthetic", batch=60, every=2, device="cpu")  # 10 steps
@@ -36,9 +36,9 @@ STRANGE = [None, True, -1, 0, 1e308, -1e308, 0.5, 10**30, 10**400, float("nan"),
 def originals() -> dict[str, dict[str, bytes]]:
     """The files of a finished run, and of one that was stopped half-way."""
     with tempfile.TemporaryDirectory() as folder:
-        run(JOB, Path(folder) / "finished", checkpoint=2)
+        run_job(JOB, Path(folder) / "finished", checkpoint=2)
         with pytest.raises(Stopped):
-            run(JOB, Path(folder) / "broken", checkpoint=2, listeners=[stop_after(7)])
+            run_job(JOB, Path(folder) / "broken", checkpoint=2, listeners=[stop_after(7)])
         return {
             kind: {path.name: path.read_bytes() for path in (Path(folder) / kind).rglob("*.*")}
             for kind in ("finished", "broken")

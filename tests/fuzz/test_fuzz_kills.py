@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import command, events, names, onepass, timeless
+from command import command, events, file_names, onepass, timeless
 from fuzzing import fuzz
 from PIL import Image
-from workers import workers
+from worker_processes import worker_pids
 
 from onepass import cli
 from onepass.base.checksum import sha256
@@ -68,8 +68,8 @@ def ended(arguments: tuple[object, ...], out: Path) -> dict[int, tuple[Any, ...]
     found = {}
     for record in done.records:
         folder = Path(record["out"])
-        assert names(folder) == FILES
-        saved = sha256(checkpoint.read(folder / "checkpoint.pt")["state"])
+        assert file_names(folder) == FILES
+        saved = sha256(checkpoint.read_checkpoint(folder / "checkpoint.pt")["state"])
         anytime = RunFolder(folder).result().anytime_accuracy
         results = [anytime, *(record[key] for key in SAME)]
         found[record["seed"]] = (results, timeless(events(folder)), saved)
@@ -153,9 +153,9 @@ def kill_workers(chance: random.Random, method: str, out: Path) -> tuple[object,
 
 def kill_worker(chance: random.Random, child: subprocess.Popen, out: Path) -> bool:
     written = chance.choice([0, 1, 2, 4, 5, 6, 7, 8, 9])  # files of all runs together
-    until(lambda: workers(child.pid) and len(list(out.glob("*/*"))) >= written, running(child))
+    until(lambda: worker_pids(child.pid) and len(list(out.glob("*/*"))) >= written, running(child))
     time.sleep(chance.uniform(0, 0.2 if written else 2.0))
-    there = workers(child.pid)
+    there = worker_pids(child.pid)
     if there:
         os.kill(chance.choice(there), signal.SIGKILL)
     return bool(there)

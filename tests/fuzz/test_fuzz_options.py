@@ -12,13 +12,13 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from command import Done, contents, onepass
+from command import Done, onepass, read_files
 from fuzzing import fuzz
 
 from onepass.base.errors import InputError
 from onepass.base.settings import setting_names
 from onepass.learning import registry
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 from onepass.tools import bench
 
@@ -45,8 +45,8 @@ MODEL = "made/er-synthetic-m5-s0/checkpoint.pt"
 def made() -> dict[str, bytes]:
     """The files of a finished run."""
     with tempfile.TemporaryDirectory() as folder:
-        run(Job("er", "synthetic", memory=5, batch=60, device="cpu"), Path(folder))
-        files = contents(Path(folder))
+        run_job(Job("er", "synthetic", memory=5, batch=60, device="cpu"), Path(folder))
+        files = read_files(Path(folder))
         return {name: content for name, content in files.items() if content is not None}
 
 
@@ -188,14 +188,14 @@ def a_command(chance: random.Random) -> None:
     if "\0" in "".join(arguments) or "--download" in arguments:
         return
     with a_place_with_a_run() as place:
-        before = contents(place)
+        before = read_files(place)
         not_timed = mock.patch.object(bench, "measure", side_effect=InputError("not timed here"))
         with not_timed:
             done = onepass(*arguments)
         try:
             check(done, arguments[0])
             if done.status == 2:
-                assert contents(place) == before
+                assert read_files(place) == before
         except AssertionError as failed:
             failed.add_note(f"command: {arguments!r}")
             raise

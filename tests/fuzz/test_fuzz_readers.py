@@ -19,10 +19,10 @@ from unittest.mock import patch
 import formats
 import numpy as np
 import pyarrow
-from forked import in_child
+from child_process import in_child
 from fuzzing import fuzz
 from pyarrow import csv, parquet
-from reading import example
+from read_datasets import random_data
 
 import onepass
 from onepass.base.errors import OnepassError
@@ -66,7 +66,7 @@ def a_case(rng: random.Random) -> None:
 @contextmanager
 def folder() -> Iterator[Path]:
     """One for files, and a cache beside it that nobody has used."""
-    silent = patch("onepass.data.cache._progress", lambda *_: nullcontext(lambda done: None))
+    silent = patch("onepass.data.cache._progress_bar", lambda *_: nullcontext(lambda done: None))
     with tempfile.TemporaryDirectory() as place, silent, patch.dict(os.environ):
         os.environ["ONEPASS_CACHE"] = f"{place}/cache"
         yield Path(place) / "here"
@@ -145,7 +145,7 @@ def tiny_at(name: str) -> Callable[[Path, random.Random], None]:
     """The reader alone: a whole dataset would have 200 classes."""
 
     def read(here: Path, rng: random.Random) -> None:
-        undecoded = tiny_imagenet.read(here / name)
+        undecoded = tiny_imagenet.read_tiny_imagenet(here / name)
         for part in (undecoded.train, undecoded.test):
             part.fill(np.empty((len(part.labels), *part.shape), np.uint8), lambda done: None)
 
@@ -160,24 +160,26 @@ def touched(data: onepass.Dataset) -> None:
 
 @cache
 def cifar10() -> Files:
-    return written(lambda here: formats.write_cifar10(here / "cifar10", example("cifar10")))
+    return written(lambda here: formats.write_cifar10(here / "cifar10", random_data("cifar10")))
 
 
 @cache
 def cifar100_of_python_3() -> Files:
-    whole = written(lambda here: formats.write_cifar100(here / "cifar100", example("cifar100")))
+    whole = written(lambda here: formats.write_cifar100(here / "cifar100", random_data("cifar100")))
     entries = {name: pickle.loads(content, encoding="latin1") for name, content in whole.items()}
     return {name: pickle.dumps(entry, 2 + len(name) % 4) for name, entry in entries.items()}
 
 
 @cache
 def mnist() -> Files:
-    return written(lambda here: formats.write_idx(here / "mnist", example("mnist")))
+    return written(lambda here: formats.write_idx(here / "mnist", random_data("mnist")))
 
 
 @cache
 def mnist_packed() -> Files:
-    return written(lambda here: formats.write_idx(here / "mnist", example("mnist"), packed=True))
+    return written(
+        lambda here: formats.write_idx(here / "mnist", random_data("mnist"), packed=True)
+    )
 
 
 @cache
@@ -231,7 +233,7 @@ def images() -> Files:
         image = source.integers(0, 256, (1 + 2 * (number % 5 > 0), 6, 5), dtype=np.uint8)
         options = {} if form in ("BMP", "GIF", "PPM") else {"exif": formats.exif(number % 9)}
         path = f"mine/{part}/{name}/{number}.{form.lower()}"
-        files[path] = formats.encoded(image, form, **options)
+        files[path] = formats.encode(image, form, **options)
     return files
 
 
@@ -259,7 +261,9 @@ def model() -> bytes:
     learner.learn(np.zeros((4, 3, 8, 8), np.uint8), np.arange(4) % 2)
     with tempfile.TemporaryDirectory() as here:
         path = Path(here) / "model.pt"
-        checkpoint.write(path, {**checkpoint.content(learner), "class_names": ["ant", "bee"]})
+        checkpoint.write_checkpoint(
+            path, {**checkpoint.checkpoint_content(learner), "class_names": ["ant", "bee"]}
+        )
         return path.read_bytes()
 
 

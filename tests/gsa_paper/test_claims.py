@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from onepass.gsa_paper import claims as evidence
+from onepass.gsa_paper import claims
 from onepass.gsa_paper.claims import Claim, Trio, rank_correlation
-from onepass.gsa_paper.rates import Course
+from onepass.gsa_paper.rates import GradientRates
 
 
 def course(pushed_down, pulled_up, a_pn=(), accuracy=(), class_accuracy=(), by_new=None):
@@ -22,7 +22,7 @@ def course(pushed_down, pulled_up, a_pn=(), accuracy=(), class_accuracy=(), by_n
         told = {name: labelled(values) for name, values in by_class.items()}
         own = {**dict.fromkeys(labelled(p), 0), str(len(p) - 1): 50}
         ends.append({**told, "pn_of_tasks": rates, "samples": 100, "own": own})
-    made = Course(SimpleNamespace(accuracy_matrix=accuracy, class_accuracy=class_accuracy))
+    made = GradientRates(SimpleNamespace(accuracy_matrix=accuracy, class_accuracy=class_accuracy))
     made.__dict__["ends"] = ends
     return made
 
@@ -54,30 +54,28 @@ OF_FIG1 = [1, 1, 3 / 4, -1, -1, 1]
 OF_FIG3 = [1.5 / 4, 0, 1, 0.8 - 0.4, 0.5, 0.5, 0.1 / 0.5, -1, -0.4, -0.2, 52 - 155 / 3]
 
 
-def judged(claims, one):
-    return [claim.judged("runs", [one]).verdict for claim in claims]
+def judged(sentences, one):
+    return [claim.judge("runs", [one]).verdict for claim in sentences]
 
 
-@pytest.mark.parametrize(
-    ("claims", "numbers"), [(evidence.FIG1, OF_FIG1), (evidence.FIG3, OF_FIG3)]
-)
-def test_each_sentence_is_judged_by_its_number(claims, numbers):
-    assert [claim.of(AS_SAID) for claim in claims] == pytest.approx(numbers)
-    assert judged(claims, AS_SAID) == ["confirmed"] * len(claims)
-    assert judged(claims, OPPOSITE) == ["contradicted"] * len(claims)
+@pytest.mark.parametrize(("sentences", "numbers"), [(claims.FIG1, OF_FIG1), (claims.FIG3, OF_FIG3)])
+def test_each_sentence_is_judged_by_its_number(sentences, numbers):
+    assert [claim.measure(AS_SAID) for claim in sentences] == pytest.approx(numbers)
+    assert judged(sentences, AS_SAID) == ["confirmed"] * len(sentences)
+    assert judged(sentences, OPPOSITE) == ["contradicted"] * len(sentences)
 
 
 def test_a_task_may_be_pushed_down_by_the_next_one_alone():
     """Rates of pairs (t, t'), by hand: three of six are below -1, all of the task before."""
     rates = {(1, 0): -2.0, (2, 0): -0.5, (2, 1): -1.5, (3, 0): -0.9, (3, 1): -1.0, (3, 2): -1.1}
     made = SimpleNamespace(tasks=4, pn=lambda t, of: rates[t, of])
-    assert [claim.of(made) for claim in evidence.FIG1[:2]] == [0.5, 1.0]
+    assert [claim.measure(made) for claim in claims.FIG1[:2]] == [0.5, 1.0]
 
 
 def test_the_first_task_which_is_in_balance_by_an_identity_makes_no_trend():
     rates = [-1.0, -1.4, -1.3, -1.2]
     made = SimpleNamespace(tasks=4, pn=lambda t, of: rates[t])
-    assert evidence.newest_gets_worse(made) == pytest.approx(-1)
+    assert claims.trend_of_newest_imbalance(made) == pytest.approx(-1)
 
 
 def test_what_rounding_leaves_of_a_push_is_none():
@@ -85,27 +83,27 @@ def test_what_rounding_leaves_of_a_push_is_none():
     found = course(*([[x] * n for n in (1, 2, 3, 4)] for x in (0.3, -0.5)))
     for noise, end in enumerate(found.ends):
         end["p_new"] = {label: push * (1 + noise * 3e-16) for label, push in end["p"].items()}
-    assert math.isnan(evidence.trend_of_push_by_old(found))
+    assert math.isnan(claims.trend_of_push_by_old(found))
 
 
 def test_rates_and_accuracies_are_of_the_same_classes():
     """Which came in another order than that of their labels."""
-    made = Course(SimpleNamespace(class_accuracy=[10, 20, 30]))
+    made = GradientRates(SimpleNamespace(class_accuracy=[10, 20, 30]))
     made.__dict__["ends"] = [{"a_pn": {"2": -0.3, "0": -0.1, "1": -0.2}}]
     assert (made.a_pn, made.class_accuracy) == ([-0.3, -0.1, -0.2], [30, 10, 20])
 
 
 def after(*a_pn, labels="01234"):
     """A course of which only the last rates are known."""
-    made = Course(None)
+    made = GradientRates(None)
     made.__dict__["ends"] = [{"a_pn": dict(zip(labels, a_pn, strict=True))}]
     return made
 
 
 def test_joint_training_is_judged_by_how_near_its_rates_are_to_balance():
-    claim = evidence.FIG3_JOINT
+    claim = claims.FIG3_JOINT
     near, far = after(-1.05, -0.97, -1.0, -1.04, -1.03), after(-1.3, -0.8, -1.0, -1.3, -0.8)
-    assert claim.of(near) == pytest.approx(0.03)
+    assert claim.measure(near) == pytest.approx(0.03)
     assert judged([claim], near) == ["confirmed"]
     assert judged([claim], far) == ["contradicted"]
 
@@ -117,9 +115,9 @@ def test_the_loss_is_judged_class_by_class_beside_joint_training():
     joint = after(-1.25, -0.8, -1.0, -1.2, -0.8, labels="43102")
     trio = Trio(adaptive, plain, joint)
     numbers = [0.23 - 0.55, (-0.4 - 0.5) / 2, (0.8 + 0.4 - 0.5) / 3, 0.1 - 0.48]
-    assert [claim.of(trio) for claim in evidence.FIG7] == pytest.approx(numbers)
-    assert judged(evidence.FIG7, trio) == ["confirmed"] * 4
-    assert judged(evidence.FIG7, Trio(plain, adaptive, joint)) == ["contradicted"] * 4
+    assert [claim.measure(trio) for claim in claims.FIG7] == pytest.approx(numbers)
+    assert judged(claims.FIG7, trio) == ["confirmed"] * 4
+    assert judged(claims.FIG7, Trio(plain, adaptive, joint)) == ["contradicted"] * 4
 
 
 def test_a_loss_that_does_nothing_neither_lowers_high_rates_nor_raises_low_ones():
@@ -128,7 +126,7 @@ def test_a_loss_that_does_nothing_neither_lowers_high_rates_nor_raises_low_ones(
     rng = np.random.default_rng(0)
     rates = -1 + 0.2 * rng.normal(size=(20, 3, 100))
     trios = [Trio(*(after(*one, labels=range(100)) for one in run)) for run in rates]
-    verdicts = [claim.judged("runs", trios).verdict for claim in evidence.FIG7]
+    verdicts = [claim.judge("runs", trios).verdict for claim in claims.FIG7]
     assert verdicts == ["undecided"] * 4
 
 
@@ -143,9 +141,9 @@ def test_losses_are_compared_in_the_second_task_where_both_batches_have_samples(
     second_task, numbers, verdict, monkeypatch
 ):
     said = [(0, 1, 9), *((1, *pair) for pair in second_task), (2, 0, 9)]
-    monkeypatch.setattr(evidence, "heard", lambda result, probe: lines_of_ten(said))
-    assert [claim.of(None) for claim in evidence.LOSSES] == pytest.approx(numbers)
-    assert judged(evidence.LOSSES, None) == [verdict] * 2
+    monkeypatch.setattr(claims, "read_probe_lines", lambda result, probe: lines_of_ten(said))
+    assert [claim.measure(None) for claim in claims.LOSSES] == pytest.approx(numbers)
+    assert judged(claims.LOSSES, None) == [verdict] * 2
 
 
 def lines_of_ten(said):
@@ -160,9 +158,9 @@ def test_losses_of_a_line_count_as_often_as_it_has_batches(monkeypatch):
     said = [(0, 1, 9)] * 3 + [(1, 59, 1), (1, 3, 1), (1, None, 1), (1, 5, 6), (2, 0, 9)]
     ends = [10, 20, 29, 30, 40, 50, 58, 60]
     lines = [{**line, "step": end} for line, end in zip(lines_of_ten(said), ends, strict=True)]
-    monkeypatch.setattr(evidence, "heard", lambda result, probe: lines)
+    monkeypatch.setattr(claims, "read_probe_lines", lambda result, probe: lines)
     expected = [(1 + 10) / 19, (59 + 10 * 3 + 8 * 5) / (1 + 10 * 1 + 8 * 6)]
-    assert [claim.of(None) for claim in evidence.LOSSES] == pytest.approx(expected)
+    assert [claim.measure(None) for claim in claims.LOSSES] == pytest.approx(expected)
 
 
 # ---- what cannot be said
@@ -173,9 +171,9 @@ def test_where_nothing_was_measured_nothing_is_confirmed():
     nothing = [[None] * tasks for tasks in (1, 2, 3)]
     silent = course(nothing, nothing, a_pn=[None] * 3, class_accuracy=[1, 2, 3])
     assert all(math.isnan(rate) for rate in silent.pn_since(0))
-    measured = {claim for claim in evidence.FIG1 + evidence.FIG3 if "accuracy" not in claim.number}
+    measured = {claim for claim in claims.FIG1 + claims.FIG3 if "accuracy" not in claim.quantity}
     for claim in measured:
-        assert claim.judged("runs", [silent]).verdict == "not measured", claim.number
+        assert claim.judge("runs", [silent]).verdict == "not measured", claim.quantity
 
 
 def test_a_task_that_is_being_learned_is_no_old_one():
@@ -184,7 +182,7 @@ def test_a_task_that_is_being_learned_is_no_old_one():
     ones = [[-1.0] * len(row) for row in rates]
     accuracy = [[99, None, None, None], [80, 99, None, None], [70, 80, 99, None], [60, 70, 80, 99]]
     found = course([[-rate for rate in row] for row in rates], ones, accuracy=accuracy)
-    assert evidence.accuracy_follows(found) == evidence.trend_of_pn(found) * -1 == -1
+    assert claims.trend_of_accuracy_with_pn(found) == claims.trend_of_pn(found) * -1 == -1
 
 
 def test_classes_without_a_gradient_of_one_sign():
@@ -192,19 +190,21 @@ def test_classes_without_a_gradient_of_one_sign():
     up by nothing in the last, and no rate is lower."""
     found = course([[0.0], [0.4, 0.2], [0.4, 0.1, 0.1]], [[0.0], [-0.2, -0.4], [-0.1, 0.0, -0.4]])
     assert math.isnan(found.pn(0, 0)) and found.pn(2, 1) == -math.inf
-    assert math.isnan(evidence.drop(found, "n")) and math.isnan(evidence.drop(found, "p"))
-    assert evidence.share_suppressed(evidence.old_pairs(found)) == 1
+    assert math.isnan(claims.gradient_ratio(found, "n")) and math.isnan(
+        claims.gradient_ratio(found, "p")
+    )
+    assert claims.share_suppressed(claims.old_pairs(found)) == 1
 
 
 def test_gradients_that_get_less_with_the_samples_are_told_from_easier_samples():
     """The last class has half the gradient of the first one, of a quarter of its samples."""
     found = course(*([[x] * n for n in (1, 2, 3, 4)] for x in (0.5, -0.5)))
     found.ends[-1]["n"]["3"], found.ends[-1]["own"]["3"] = -0.25, 12.5
-    assert (evidence.drop(found, "n"), evidence.drop_of_each(found)) == (0.5, 2.0)
+    assert (claims.gradient_ratio(found, "n"), claims.pull_per_sample_ratio(found)) == (0.5, 2.0)
     found.ends[-1]["samples"] = 300  # of which these are fewer still
-    assert (evidence.drop(found, "n"), evidence.drop_of_each(found)) == (0.5, 6.0)
+    assert (claims.gradient_ratio(found, "n"), claims.pull_per_sample_ratio(found)) == (0.5, 6.0)
     del found.ends[-1]["own"]  # a line of an older version
-    assert math.isnan(evidence.drop_of_each(found))
+    assert math.isnan(claims.pull_per_sample_ratio(found))
 
 
 @pytest.mark.parametrize(
@@ -224,21 +224,21 @@ def test_gradients_that_get_less_with_the_samples_are_told_from_easier_samples()
 def test_a_verdict_needs_a_bound_outside_of_the_interval(values, verdict):
     up = Claim("x", "it is above", "number", float, above=0)
     down = Claim("x", "it is below", "number", lambda value: -value, below=0)
-    assert up.judged("runs", values).verdict == verdict
-    assert down.judged("runs", values).verdict == verdict
+    assert up.judge("runs", values).verdict == verdict
+    assert down.judge("runs", values).verdict == verdict
 
 
 @pytest.mark.parametrize("values", [[0.05], [-0.05], [0.05, 0.06, 0.07]])
 def test_a_correlation_near_zero_is_none(values):
     """However sure it is, and of one run above all."""
-    claim = Claim("x", "it rises", "number", float, above=0, near=evidence.NONE)
-    assert claim.judged("runs", values).verdict == "undecided"
-    assert claim.judged("runs", [4 * value for value in values]).verdict != "undecided"
+    claim = Claim("x", "it rises", "number", float, above=0, near=claims.NO_CORRELATION)
+    assert claim.judge("runs", values).verdict == "undecided"
+    assert claim.judge("runs", [4 * value for value in values]).verdict != "undecided"
 
 
 def test_every_sentence_that_is_judged_by_a_correlation_has_room_for_none():
-    for claim in evidence.FIG1 + evidence.FIG3 + evidence.FIG7 + evidence.LOSSES:
-        assert (claim.near > 0) == ("rank correlation" in claim.number), claim.says
+    for claim in claims.FIG1 + claims.FIG3 + claims.FIG7 + claims.LOSSES:
+        assert (claim.near > 0) == ("rank correlation" in claim.quantity), claim.sentence
 
 
 def test_a_correlation_is_scipys_and_takes_infinity_for_the_lowest():

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from command import onepass
 
-from onepass.gsa_paper import experiments
-from onepass.gsa_paper import page as book
+from onepass.gsa_paper import experiments, page
 from onepass.learning import registry
 from onepass.runs import query
 from onepass.sweeps import sweep_file
@@ -18,18 +17,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def jobs(experiment, dataset, **options):
-    return [one.job for one in experiments.runs(dataset, **options)[experiment]]
+    return [one.job for one in experiments.plan_runs(dataset, **options)[experiment]]
 
 
 def test_every_section_has_its_runs():
-    assert {one.experiment for one in book.SECTIONS} == set(experiments.EXPERIMENTS)
-    for dataset in experiments.MEMORY:
-        assert all(experiments.runs(dataset).values()), dataset
+    assert {one.experiment for one in page.SECTIONS} == set(experiments.EXPERIMENTS)
+    for dataset in experiments.MEMORY_SIZES:
+        assert all(experiments.plan_runs(dataset).values()), dataset
 
 
 @pytest.mark.parametrize("experiment", ["fig1", "fig7", "ablations"])
 def test_on_the_dataset_of_a_file_they_are_those_of_the_file(experiment):
-    planned = sweep_file.read(ROOT / "experiments" / f"{experiment}.toml")
+    planned = sweep_file.read_sweep_file(ROOT / "experiments" / f"{experiment}.toml")
     for seeds in (1, 3):
         theirs = {
             one.job.folder_name
@@ -71,10 +70,10 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(given, tmp_pa
 def test_what_cannot_be_made_is_said_and_the_rest_is_there(tmp_path):
     """Here all but one section lack their runs."""
     assert onepass("run", "er", "--dataset", "synthetic", "--out", tmp_path / "r").status == 0
-    (result,) = query.results(tmp_path / "r")
+    (result,) = query.find_results(tmp_path / "r")
     nothing = {name: [] for name in experiments.EXPERIMENTS}
-    page = book.bind({**nothing, "streams": [result]}, tmp_path / "paper", "# Heading\n")
-    text = page.read_text()
+    written = page.write_page({**nothing, "streams": [result]}, tmp_path / "paper", "# Heading\n")
+    text = written.read_text()
     assert text.startswith("# Heading")
-    assert text.count("Not made: ") == len(book.SECTIONS) - 1
+    assert text.count("Not made: ") == len(page.SECTIONS) - 1
     assert "class-incremental" in (tmp_path / "paper/streams.md").read_text()

@@ -18,10 +18,10 @@ from onepass.base.errors import InputError
 from onepass.executors.serial import Serial
 from onepass.gsa_paper import claims, proposition
 from onepass.gsa_paper import figures as paper_figures
-from onepass.gsa_paper.proposition import Decomposed, decomposed
-from onepass.gsa_paper.rates import Course
+from onepass.gsa_paper.proposition import DecomposedLoss, decompose
+from onepass.gsa_paper.rates import GradientRates
 from onepass.report import figures
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 from onepass.runs.variant import Variant
 
 SWEEP = """
@@ -50,7 +50,7 @@ def runs(tmp_path_factory):
     out = folder / "runs"
     asked = ("sweep", folder / "sweep.toml", "--out", out, "--checkpoint", "none")
     with pytest.MonkeyPatch.context() as patch:  # in this process, which is faster
-        patch.setattr("onepass.executors.choose", lambda *_, **__: Serial())
+        patch.setattr("onepass.executors.choose_executor", lambda *_, **__: Serial())
         done = onepass(*asked, "--device", "cpu")
     assert done.status == 0, done.err
     return out
@@ -103,14 +103,14 @@ def test_joint_training_shares_the_column_of_the_one_method_beside_it(runs, tmp_
     for drawn, columns in ((two, 1), (results, 4)):
         found = paper_figures.fig3(drawn, tmp_path / "fig3.png")
         assert len({one.runs for one in found}) == columns
-        assert [one.claim for one in found].count(claims.FIG3_JOINT.says) == 1
+        assert [one.claim for one in found].count(claims.FIG3_JOINT.sentence) == 1
 
 
 def test_joint_training_which_has_no_memory_has_one_column(runs, tmp_path):
     results = read(runs)
     larger = [replace(one, memory=200) for one in results if one.tasks > 1]
     found = paper_figures.fig3([*results, *larger], tmp_path / "fig3.png")
-    columns = {one.runs for one in found if one.claim == claims.FIG3_JOINT.says}
+    columns = {one.runs for one in found if one.claim == claims.FIG3_JOINT.sentence}
     assert columns == {"synthetic, adam: joint"}
 
 
@@ -149,7 +149,7 @@ def drawn_as(axes, name):
 
 
 def mean_over(runs, of):
-    return np.mean([of(Course(run)) for run in runs], axis=0)
+    return np.mean([of(GradientRates(run)) for run in runs], axis=0)
 
 
 def test_figure_1_shows_pn_and_accuracy_of_a_task_since_it_came(runs, sheet):
@@ -165,7 +165,7 @@ def test_figure_1_shows_pn_and_accuracy_of_a_task_since_it_came(runs, sheet):
 @pytest.mark.parametrize("what", ["fig3", "fig7"])
 def test_each_method_has_a_curve_of_its_own_rates(what, runs, sheet):
     axes, *_ = sheet(what, read(runs))
-    panel = figures.named_groups(read(runs))
+    panel = figures.runs_by_row_name(read(runs))
     order = paper_figures._order(panel)
     for name, group in panel.items():
         rates = mean_over(group, lambda course: [course.ends[-1]["a_pn"][one] for one in order])
@@ -194,7 +194,7 @@ def test_proposition_1_shows_both_losses_and_both_gaps(runs, sheet):
         one for one in read(runs) if one.method == "gsa" and one.variant.get("weights") != "none"
     )
     losses, gaps = sheet("proposition1", [gsa])
-    samples = proposition.decompositions(gsa)
+    samples = proposition.decompose_run(gsa)
     for place, new in enumerate((True, False)):
         own = [one for one in samples if one.new is new]
         shown = np.asarray(losses.collections[place].get_offsets())
@@ -285,9 +285,9 @@ def test_runs_on_other_data_of_the_same_name_are_not_compared(runs, tmp_path):
 
 
 def test_a_method_without_a_softmax_is_left_out_of_proposition_1(runs, tmp_path, monkeypatch):
-    found = proposition.decompositions
+    found = proposition.decompose_run
     of_gsa = lambda run: found(run) if run.method == "gsa" else []  # noqa: E731
-    monkeypatch.setattr(proposition, "decompositions", of_gsa)
+    monkeypatch.setattr(proposition, "decompose_run", of_gsa)
     told = paper_figures.proposition1(read(runs), tmp_path / "one.png")
     assert {one.runs.split(": ")[1] for one in told} == {"gsa", "gsa weights=none"}
     with pytest.raises(InputError, match="er trains no sample by a softmax"):
@@ -370,7 +370,7 @@ def test_classes_that_arrive_otherwise_in_each_seed_have_no_order(monkeypatch):
         arrived = [label for group in labels[run.seed] for label in group]
         return SimpleNamespace(labels=labels[run.seed], ends=[{"a_pn": dict.fromkeys(arrived)}])
 
-    monkeypatch.setattr(paper_figures, "Course", course)
+    monkeypatch.setattr(paper_figures, "GradientRates", course)
     panel = {"gsa": [of_seed(0), of_seed(1)], "joint": [of_seed(2, tasks=1)]}
     assert paper_figures._order(panel) == ["0", "1", "2"]
     with pytest.raises(InputError, match="order of arrival"):
@@ -429,7 +429,7 @@ def test_the_correlation_in_the_picture_is_the_one_of_the_page(monkeypatch):
         a_pn, class_accuracy = of_seeds[run.seed]
         return SimpleNamespace(a_pn=a_pn, class_accuracy=class_accuracy)
 
-    monkeypatch.setattr(paper_figures, "Course", course)
+    monkeypatch.setattr(paper_figures, "GradientRates", course)
     axes = Figure().subplots()
     paper_figures._against_accuracy(axes, {"er": [of_seed(0), of_seed(1)]})
     (text,) = axes.get_legend().get_texts()
@@ -446,7 +446,7 @@ def test_the_decomposed_loss_of_random_logits_is_above_by_the_closed_form():
         logits, new = 8 * rng.normal(size=classes), rng.random(classes) < 0.5
         y = int(rng.integers(classes))
         e, own = np.exp(logits), new == new[y]
-        found = decomposed(logits.tolist(), y, new.tolist())
+        found = decompose(logits.tolist(), y, new.tolist())
         a, b = e[own].sum(), e[~own].sum() + e[y]
         assert found.ce == pytest.approx(-np.log(e[y] / e.sum()), abs=1e-9)
         assert found.decomposed == pytest.approx(-np.log(e[y] / a) - np.log(e[y] / b), abs=1e-9)
@@ -458,12 +458,12 @@ def test_the_decomposed_loss_of_random_logits_is_above_by_the_closed_form():
 
 def test_logits_that_are_far_apart_have_a_gap_too():
     """A = e^800 and B = e^900: the loss is 900, the decomposed one 1700."""
-    found = decomposed([0.0, 800.0, 900.0], 0, [True, True, False])
+    found = decompose([0.0, 800.0, 900.0], 0, [True, True, False])
     assert (found.ce, found.decomposed, found.gap) == (900, 1700, 800)
 
 
 def test_a_gap_that_is_not_the_closed_form_is_seen():
-    right = [decomposed([1.0, 2.0, 3.0], y, [True, True, False]) for y in range(3)]
+    right = [decompose([1.0, 2.0, 3.0], y, [True, True, False]) for y in range(3)]
     assert verdicts(right) == ["confirmed", "confirmed"]
     below = right[0]._replace(decomposed=right[0].ce - 0.1)
     assert verdicts([*right, below]) == ["contradicted", "contradicted"]
@@ -473,17 +473,17 @@ def test_a_gap_that_is_not_the_closed_form_is_seen():
 
 def test_the_last_bit_of_a_large_loss_contradicts_nothing():
     loss = 1e6
-    large = Decomposed(ce=loss, decomposed=math.nextafter(loss, 0), gap=0.0, new=True, task=0)
+    large = DecomposedLoss(ce=loss, decomposed=math.nextafter(loss, 0), gap=0.0, new=True, task=0)
     assert verdicts([large]) == ["confirmed", "confirmed"]
 
 
 def verdicts(samples):
-    return [one.verdict for one in proposition.observed("runs", samples)]
+    return [one.verdict for one in proposition.observations("runs", samples)]
 
 
 def test_gaps_are_told_of_the_sides_that_were_there():
     new, old = (
-        decomposed([1.0, 2.0, 3.0], y, [True, True, False])._replace(gap=3.0) for y in (0, 2)
+        decompose([1.0, 2.0, 3.0], y, [True, True, False])._replace(gap=3.0) for y in (0, 2)
     )
     assert new.new and not old.new
     for samples, told in (
@@ -494,22 +494,22 @@ def test_gaps_are_told_of_the_sides_that_were_there():
         ([new, new], "smallest 1, mean 3 (new classes); 2 samples"),
         ([old, old], "smallest 0, mean 3 (old classes); 2 samples"),
     ):
-        assert proposition.observed("runs", samples)[0].found == told
+        assert proposition.observations("runs", samples)[0].found == told
 
 
 def test_padding_is_not_decomposed(monkeypatch):
     batch = {"y": [5, 7], "weight": [1.0, 0.0], "logits": [[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]}
     line = {"task": 1, "classes": [7, 5, 6], "new": [6], "batches": [batch]}
-    monkeypatch.setattr(proposition, "heard", lambda result, probe: [line])
-    expected = decomposed([1.0, 2.0, 3.0], 1, [False, False, True], task=1)
-    assert proposition.decompositions(None) == [expected]
+    monkeypatch.setattr(proposition, "read_probe_lines", lambda result, probe: [line])
+    expected = decompose([1.0, 2.0, 3.0], 1, [False, False, True], task=1)
+    assert proposition.decompose_run(None) == [expected]
 
 
 def test_logged_samples_are_decomposed_with_the_classes_of_their_time(runs):
     folder = next(path.parent for path in runs.glob("gsa-*/result.json"))
     lines = [json.loads(line) for line in (folder / "logits.jsonl").read_text().splitlines()]
     count = sum(sum(batch["weight"]) for line in lines for batch in line["batches"])
-    samples = proposition.decompositions(read(Path(folder))[0])
+    samples = proposition.decompose_run(read(Path(folder))[0])
     assert len(samples) == count
     assert all(one.gap == 0 for one in samples if one.task == 0)  # there is no old class
     assert {one.new for one in samples if one.task == 4} == {True, False}

@@ -19,8 +19,8 @@ def small(monkeypatch):
     """Two runs for one section instead of hundreds, in this process."""
     some = [PlannedRun(replace(JOB, stream=name), 0) for name in (JOB.stream, "blurry")]
     planned = {name: [] for name in experiments.EXPERIMENTS} | {"streams": some}
-    monkeypatch.setattr(experiments, "runs", lambda *_, **__: planned)
-    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Serial())
+    monkeypatch.setattr(experiments, "plan_runs", lambda *_, **__: planned)
+    monkeypatch.setattr("onepass.executors.choose_executor", lambda *_, **__: Serial())
 
 
 @pytest.mark.usefixtures("small")

@@ -13,12 +13,12 @@ from unittest import mock
 
 import pytest
 from command import onepass
-from figures_of_runs import of_the_paper, told, written
-from tabulars import check_tabular
+from latex_tabulars import expect_tabular
+from result_lines import paper_line, run_line, write_lines
 
 from onepass import GSA
 from onepass.gsa_paper import protocol, tables
-from onepass.gsa_paper.published import figures
+from onepass.gsa_paper.published import published_values
 from onepass.sweeps import sweep_file
 
 ROOT = Path(__file__).parents[2]
@@ -31,15 +31,15 @@ def cells(text: str) -> dict[str, list[str]]:
 
 
 def made(folder: Path, *lines: dict, like: str = "table1", dataset: str = "cifar100") -> dict:
-    written(folder / "a.jsonl", *lines)
+    write_lines(folder / "a.jsonl", *lines)
     done = onepass("table", folder, "--like", like, "--dataset", dataset, "--format", "markdown")
     assert done.status == 0, done.err
     return cells(done.out)
 
 
 def test_rows_and_columns_come_as_in_the_paper(tmp_path: Path) -> None:
-    table = made(tmp_path, of_the_paper("gsa", 0, 30.0))
-    printed = [one for one in figures() if one.source == "gsa-paper-table1"]
+    table = made(tmp_path, paper_line("gsa", 0, 30.0))
+    printed = [one for one in published_values() if one.source == "gsa-paper-table1"]
     own = list(dict.fromkeys(one.method for one in printed))
     assert list(table)[1:18] == own
     assert list(table)[18:] == ["ocm", "ocm-gsa"]  # which have figures of their own
@@ -51,12 +51,12 @@ def test_rows_and_columns_come_as_in_the_paper(tmp_path: Path) -> None:
 
 def test_a_cell_is_the_mean_over_seeds_however_they_were_run(tmp_path: Path) -> None:
     """Precision and how often one scores are no variants; one seed in two files is one seed."""
-    written(tmp_path / "b.jsonl", of_the_paper("gsa", 0, 99.0, variant="precision=bf16"))
+    write_lines(tmp_path / "b.jsonl", paper_line("gsa", 0, 99.0, variant="precision=bf16"))
     table = made(
         tmp_path,
-        of_the_paper("gsa", 0, 20.0, variant="precision=bf16 every=500"),
-        of_the_paper("gsa", 1, 22.0),
-        of_the_paper("gsa", 2, 24.0, variant="threads=4"),
+        paper_line("gsa", 0, 20.0, variant="precision=bf16 every=500"),
+        paper_line("gsa", 1, 22.0),
+        paper_line("gsa", 2, 24.0, variant="threads=4"),
     )
     assert table["gsa"][0] == "22.0 ± 2.0 (3)"
 
@@ -65,13 +65,13 @@ def in_precision(precision: str, seed: int, accuracy: float, **more: object) -> 
     """As a run writes it: the variant names what is not the default, the settings tell it too."""
     variant = "engine=eager precision=bf16" if precision == "bf16" else ""
     settings = {"precision": precision, "engine": "eager" if variant else "auto"}
-    return of_the_paper("er", seed, accuracy, variant=variant, settings=settings, **more)
+    return paper_line("er", seed, accuracy, variant=variant, settings=settings, **more)
 
 
 def test_a_mean_over_two_precisions_is_one_mean_and_is_named(tmp_path: Path) -> None:
     apart = [in_precision("fp32", 0, 20.0, memory=2000), in_precision("fp32", 1, 22.0, memory=2000)]
     both = [in_precision("bf16", 0, 20.0), in_precision("fp32", 1, 22.0)]
-    file = written(tmp_path / "a.jsonl", *both, *apart)
+    file = write_lines(tmp_path / "a.jsonl", *both, *apart)
     asked = ("table", file, "--like", "table1", "--dataset", "cifar100", "--format")
     text = onepass(*asked, "markdown").out
     assert cells(text)["er"][0] == "21.0 ± 1.4 (2)"
@@ -85,11 +85,11 @@ def test_a_mean_over_two_precisions_is_one_mean_and_is_named(tmp_path: Path) -> 
 
 
 def test_a_line_that_tells_no_settings_has_the_precision_of_its_variant(tmp_path: Path) -> None:
-    old = of_the_paper("er", 0, 20.0, variant="precision=bf16")
-    file = written(tmp_path / "a.jsonl", old, in_precision("fp32", 1, 22.0))
+    old = paper_line("er", 0, 20.0, variant="precision=bf16")
+    file = write_lines(tmp_path / "a.jsonl", old, in_precision("fp32", 1, 22.0))
     asked = ("table", file, "--like", "table1", "--dataset", "cifar100")
     assert "er (M=1000, bf16 and fp32)" in onepass(*asked).out
-    written(file, old, in_precision("bf16", 1, 22.0))
+    write_lines(file, old, in_precision("bf16", 1, 22.0))
     assert "two precisions" not in onepass(*asked).out
 
 
@@ -107,7 +107,7 @@ def test_a_line_that_tells_no_settings_has_the_precision_of_its_variant(tmp_path
     ids=str,
 )
 def test_what_is_not_of_the_table_is_not_in_it(other: dict, tmp_path: Path) -> None:
-    table = made(tmp_path, of_the_paper("gsa", 0, 20.0), of_the_paper("er", 0, 20.0, **other))
+    table = made(tmp_path, paper_line("gsa", 0, 20.0), paper_line("er", 0, 20.0, **other))
     assert table["er"][0] == "-"
     assert not any(name.startswith("er ") for name in table)
 
@@ -115,10 +115,10 @@ def test_what_is_not_of_the_table_is_not_in_it(other: dict, tmp_path: Path) -> N
 def test_presets_and_other_methods_stand_below(tmp_path: Path) -> None:
     table = made(
         tmp_path,
-        of_the_paper("gsa", 0, 20.0),
-        of_the_paper("gsa", 0, 33.0, variant="tuned precision=bf16"),
-        of_the_paper("er-ace", 0, 25.0),
-        of_the_paper("finetune", 0, 5.0, memory=0),
+        paper_line("gsa", 0, 20.0),
+        paper_line("gsa", 0, 33.0, variant="tuned precision=bf16"),
+        paper_line("er-ace", 0, 25.0),
+        paper_line("finetune", 0, 5.0, memory=0),
     )
     names = list(table)
     assert names.index("gsa") < names.index("gsa tuned")
@@ -128,7 +128,7 @@ def test_presets_and_other_methods_stand_below(tmp_path: Path) -> None:
 
 
 def test_doubtful_figures_are_marked_and_the_reason_stands_below(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", of_the_paper("gsa", 0, 30.0))
+    file = write_lines(tmp_path / "a.jsonl", paper_line("gsa", 0, 30.0))
     asked = ("--like", "table1", "--dataset", "cifar100")
     text = onepass("table", file, *asked).out
     (row,) = [line for line in text.splitlines() if line.startswith("aser ")]
@@ -140,21 +140,21 @@ def test_doubtful_figures_are_marked_and_the_reason_stands_below(tmp_path: Path)
 
 
 def test_table_2_is_of_forgetting_and_nothing_is_best_there(tmp_path: Path) -> None:
-    lines = [of_the_paper(m, 0, 30.0, forgetting=f) for m, f in (("gsa", 9.0), ("er", 50.0))]
-    table = made(tmp_path, *lines, of_the_paper("gdumb", 0, 17.0), like="table2")
+    lines = [paper_line(m, 0, 30.0, forgetting=f) for m, f in (("gsa", 9.0), ("er", 50.0))]
+    table = made(tmp_path, *lines, paper_line("gdumb", 0, 17.0), like="table2")
     assert (table["gsa"][0], table["er"][0]) == ("9.0 (1)", "50.0 (1)")
     assert table["gdumb"][:2] == ["-", "16.7 ± 0.5"]  # ran, and has no forgetting
     assert table["er"][1] == "65.1 ± 1.3 <sup>a</sup>"
 
 
 def test_table_3_takes_parts_away_and_tests_them_against_the_whole(tmp_path: Path) -> None:
-    whole = [of_the_paper("gsa", seed, 30.0 + seed) for seed in range(3)]
+    whole = [paper_line("gsa", seed, 30.0 + seed) for seed in range(3)]
     parts = [
-        of_the_paper("gsa", seed, accuracy + 0.5 * seed, variant=variant)
+        paper_line("gsa", seed, accuracy + 0.5 * seed, variant=variant)
         for variant, accuracy in (("weights=none", 29.0), ("rivals=all weights=none", 28.0))
         for seed in range(3)
     ]
-    file = written(tmp_path / "a.jsonl", *whole, *parts)
+    file = write_lines(tmp_path / "a.jsonl", *whole, *parts)
     done = onepass("table", file, "--like", "table3", "--dataset", "cifar100")
     header, ours, p, theirs, *_ = done.out.splitlines()[1:]
     assert "no cl imbalance  the same, simple cross-entropy" in header  # it can be read in two ways
@@ -166,18 +166,18 @@ def test_table_3_takes_parts_away_and_tests_them_against_the_whole(tmp_path: Pat
 
 
 def test_paired_tests_stand_in_the_papers_table_if_they_are_asked_for(tmp_path: Path) -> None:
-    lines = [of_the_paper("gsa", seed, 30.0 + seed) for seed in range(3)]
-    lines += [of_the_paper("er", seed, 29.0 + 0.5 * seed) for seed in range(3)]
-    file = written(tmp_path / "a.jsonl", *lines)
+    lines = [paper_line("gsa", seed, 30.0 + seed) for seed in range(3)]
+    lines += [paper_line("er", seed, 29.0 + 0.5 * seed) for seed in range(3)]
+    file = write_lines(tmp_path / "a.jsonl", *lines)
     asked = ("--like", "table1", "--dataset", "cifar100", "--format", "markdown")
     table = cells(onepass("table", file, *asked, "--against", "gsa").out)
     assert table["er"][2] == "0.035" and table["gsa"][2] == "-"
 
 
 def test_tests_in_table_2_are_of_forgetting(tmp_path: Path) -> None:
-    lines = [of_the_paper("gsa", s, 30.0 + s, forgetting=9.0 + s * s) for s in range(3)]
-    lines += [of_the_paper("er", s, 29.0 + 0.5 * s, forgetting=5.0) for s in range(3)]
-    file = written(tmp_path / "a.jsonl", *lines)
+    lines = [paper_line("gsa", s, 30.0 + s, forgetting=9.0 + s * s) for s in range(3)]
+    lines += [paper_line("er", s, 29.0 + 0.5 * s, forgetting=5.0) for s in range(3)]
+    file = write_lines(tmp_path / "a.jsonl", *lines)
     asked = ("--like", "table2", "--dataset", "cifar100", "--format", "markdown")
     table = cells(onepass("table", file, *asked, "--against", "gsa").out)
     # -4, -5 and -8: t = 4.714, two degrees of freedom; of the accuracies it would be 0.035
@@ -196,7 +196,7 @@ def test_tests_in_table_2_are_of_forgetting(tmp_path: Path) -> None:
 def test_a_test_that_the_papers_table_has_not_is_refused(
     asked: tuple, said: str, tmp_path: Path
 ) -> None:
-    file = written(tmp_path / "a.jsonl", of_the_paper("gsa", 0, 30.0))
+    file = write_lines(tmp_path / "a.jsonl", paper_line("gsa", 0, 30.0))
     done = onepass("table", file, "--like", *asked)
     assert done.status == 2 and said in done.error and not done.out
 
@@ -204,10 +204,10 @@ def test_a_test_that_the_papers_table_has_not_is_refused(
 def test_what_is_so_by_default_or_by_the_preset_is_no_variant(tmp_path: Path) -> None:
     table = made(
         tmp_path,
-        of_the_paper("gsa", 0, 20.0, variant="weights=adaptive precision=bf16"),
-        of_the_paper("gsa", 1, 22.0, variant="weights=gone"),
-        of_the_paper("gsa", 0, 30.0, variant="tuned lr=3e-4"),
-        of_the_paper("gsa", 1, 40.0, variant="tuned lr=1e-3"),  # the default, but not the preset's
+        paper_line("gsa", 0, 20.0, variant="weights=adaptive precision=bf16"),
+        paper_line("gsa", 1, 22.0, variant="weights=gone"),
+        paper_line("gsa", 0, 30.0, variant="tuned lr=3e-4"),
+        paper_line("gsa", 1, 40.0, variant="tuned lr=1e-3"),  # the default, but not the preset's
     )
     assert (table["gsa"][0], table["gsa tuned"][0]) == ("20.0 (1)", "**30.0 (1)**")
 
@@ -217,7 +217,7 @@ def test_what_a_preset_was_before_it_changed_is_not_in_its_row(tmp_path: Path) -
     before_it_had_current = {name: value for name, value in now.items() if name != "current"}
     chosen = (now, now, {**now, "lr": 7e-4}, before_it_had_current, {})  # old lines do not tell
     lines = [
-        of_the_paper("gsa", seed, 30.0 + seed, variant="tuned", settings=settings)
+        paper_line("gsa", seed, 30.0 + seed, variant="tuned", settings=settings)
         for seed, settings in enumerate(chosen)
     ]
     assert made(tmp_path, *lines)["gsa tuned"][0] == "31.7 ± 2.1 (3)"
@@ -225,10 +225,10 @@ def test_what_a_preset_was_before_it_changed_is_not_in_its_row(tmp_path: Path) -
 
 def test_the_sweep_of_ablations_has_every_column_of_table_3() -> None:
     """The whole too, as the variant that says nothing, with all seeds that the parts have."""
-    planned = sweep_file.read(ROOT / "experiments/ablations.toml", device="cpu")
+    planned = sweep_file.read_sweep_file(ROOT / "experiments/ablations.toml", device="cpu")
     seeds: dict[str, set[int]] = {}
     for job in (one.job for one in planned):
-        seeds.setdefault(str(job.variant.without(*protocol.HOW)), set()).add(job.seed)
+        seeds.setdefault(str(job.variant.without(*protocol.EXECUTION)), set()).add(job.seed)
     for variant in ("", *tables.ABLATIONS.values(), tables.OTHER_READING):
         assert seeds[variant] <= seeds[""] and len(seeds[variant]) >= 3
 
@@ -239,10 +239,10 @@ def test_what_the_data_decide_is_no_variant(tmp_path: Path) -> None:
     best = "best mirror=false mirror_scores=false"
     table = made(
         tmp_path,
-        of_the_paper("gsa-released", 0, 80.0, "mnist", variant="mirror=false"),
-        of_the_paper("gsa", 0, 90.0, "mnist", variant=f"{best} repeats=4 every=100"),
-        of_the_paper("gsa", 1, 10.0, "mnist", variant=f"{best} repeats=3"),
-        of_the_paper("gsa", 2, 10.0, "mnist", variant=best),  # the preset's repeats
+        paper_line("gsa-released", 0, 80.0, "mnist", variant="mirror=false"),
+        paper_line("gsa", 0, 90.0, "mnist", variant=f"{best} repeats=4 every=100"),
+        paper_line("gsa", 1, 10.0, "mnist", variant=f"{best} repeats=3"),
+        paper_line("gsa", 2, 10.0, "mnist", variant=best),  # the preset's repeats
         dataset="mnist",
     )
     assert table["gsa-released"][4] == "80.0 (1)"
@@ -250,7 +250,7 @@ def test_what_the_data_decide_is_no_variant(tmp_path: Path) -> None:
 
 
 def test_for_programs_there_is_a_line_for_each_cell(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", *(of_the_paper("gsa", s, 30.0 + s) for s in range(2)))
+    file = write_lines(tmp_path / "a.jsonl", *(paper_line("gsa", s, 30.0 + s) for s in range(2)))
     for like, count in (("table1", 17 * 12), ("table2", 17 * 12), ("table3", 10)):
         text = onepass("table", file, "--like", like, "--format", "csv").out
         rows = list(csv.DictReader(io.StringIO(text)))
@@ -269,18 +269,18 @@ def test_for_programs_there_is_a_line_for_each_cell(tmp_path: Path) -> None:
             assert (row["published"], row["published sd"], row["doubt"]) == ("31.4", "0.2", "")
 
 
-@pytest.mark.parametrize("like", tables.LIKE)
+@pytest.mark.parametrize("like", tables.LAYOUTS)
 def test_all_committed_lines_make_whole_tables(like: str) -> None:
     done = onepass("table", ROOT / "results", "--like", like, "--format", "latex")
     assert done.status == 0, done.err
     parts = done.out.split("\n\n")
     assert len(parts) == (1 if like == "table3" else 4)
-    assert [check_tabular(part) for part in parts] == ([10] if like == "table3" else [7] * 4)
+    assert [expect_tabular(part) for part in parts] == ([10] if like == "table3" else [7] * 4)
 
 
 @pytest.mark.parametrize("option", [("--pivot", "memory"), ("--per-run",), ("--columns", "n")])
 def test_the_papers_tables_have_its_columns_and_no_others(option: tuple, tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", told("er", 0, 1.0))
+    file = write_lines(tmp_path / "a.jsonl", run_line("er", 0, 1.0))
     done = onepass("table", file, "--like", "table1", *option)
     assert done.status == 2 and option[0] in done.error
 

@@ -12,34 +12,34 @@ import formats
 import numpy as np
 import pytest
 from command import onepass
-from figures_of_runs import of_the_paper, written
-from reported import changed, rows
+from report_runs import change_result, read_csv
+from result_lines import paper_line, write_lines
 
 from onepass.data.catalogue import CATALOGUE
 from onepass.gsa_paper import published
-from onepass.gsa_paper.published import figures, of_cell
+from onepass.gsa_paper.published import published_values, values_for_cell
 
-TABLE_1 = [one for one in figures() if one.source == "gsa-paper-table1"]
+TABLE_1 = [one for one in published_values() if one.source == "gsa-paper-table1"]
 METHODS = {one.method for one in TABLE_1}
 
 
 def value(method: str, dataset: str, memory: int, metric: str) -> float:
-    return float(of_cell(method, dataset, memory, metric)[0].value)
+    return float(values_for_cell(method, dataset, memory, metric)[0].value)
 
 
 def doubtful(metric: str) -> set[tuple[str, str, int]]:
-    found = [one for one in figures() if one.metric == metric and one.doubt]
+    found = [one for one in published_values() if one.metric == metric and one.doubt]
     return {(one.method, one.dataset, one.memory) for one in found}
 
 
 def test_the_papers_tables_are_whole() -> None:
     assert len(TABLE_1) == 17 * 12
-    assert sum(one.source == "gsa-paper-table2" for one in figures()) == 17 * 12
-    assert sum(one.source == "gsa-paper-table3" for one in figures()) == 10
+    assert sum(one.source == "gsa-paper-table2" for one in published_values()) == 17 * 12
+    assert sum(one.source == "gsa-paper-table3" for one in published_values()) == 10
 
 
 def test_every_doubt_is_about_a_figure_that_exists() -> None:
-    known = {(one.metric, f"{one.method}/{one.dataset}/{one.memory}") for one in figures()}
+    known = {(one.metric, f"{one.method}/{one.dataset}/{one.memory}") for one in published_values()}
     assert published._doubts().keys() <= known
 
 
@@ -74,7 +74,9 @@ def test_sums_of_accuracy_and_forgetting_that_are_the_same_are_doubted() -> None
 
 
 def test_what_others_found_for_a_doubtful_cell_is_not_doubted() -> None:
-    assert all(not one.doubt for one in figures() if not one.source.startswith("gsa-paper"))
+    assert all(
+        not one.doubt for one in published_values() if not one.source.startswith("gsa-paper")
+    )
 
 
 @pytest.mark.parametrize("memory", [1000, 2000, 5000])
@@ -104,13 +106,13 @@ AS_IN_THE_PAPER = {
 
 def beside(folder: Path) -> str:
     """What stands beside the only row."""
-    (row,) = rows(onepass("table", folder, "--format", "csv", "--against", "published").out)
+    (row,) = read_csv(onepass("table", folder, "--format", "csv", "--against", "published").out)
     return row["published"]
 
 
 def test_published_figures_stand_beside_ours(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
-    changed(tmp_path / "gsa", **AS_IN_THE_PAPER)
+    change_result(tmp_path / "gsa", **AS_IN_THE_PAPER)
     assert "31.4 ± 0.2" in beside(tmp_path)
     assert "gsa-paper" in beside(tmp_path)
     assert "published" not in onepass("table", tmp_path, "--format", "csv").out
@@ -141,7 +143,7 @@ def test_no_figure_stands_beside_a_run_of_something_else(
     other: dict[str, object], runs: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
-    changed(tmp_path / "gsa", **{**AS_IN_THE_PAPER, **other})
+    change_result(tmp_path / "gsa", **{**AS_IN_THE_PAPER, **other})
     assert beside(tmp_path) == "-"
 
 
@@ -150,7 +152,7 @@ def test_a_figure_stands_beside_common_settings_however_they_were_run(
     variant: str, runs: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
-    changed(tmp_path / "gsa", **AS_IN_THE_PAPER, variant=variant, settings={})
+    change_result(tmp_path / "gsa", **AS_IN_THE_PAPER, variant=variant, settings={})
     assert "31.4 ± 0.2" in beside(tmp_path)
 
 
@@ -159,14 +161,14 @@ def test_a_figure_stands_beside_each_of_two_folders_of_the_same_runs(
 ) -> None:
     for name, accuracy in {"mine": 30.0, "yours": 31.0}.items():
         shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / name / "gsa")
-        changed(tmp_path / name / "gsa", **AS_IN_THE_PAPER, settings={}, accuracy=accuracy)
+        change_result(tmp_path / name / "gsa", **AS_IN_THE_PAPER, settings={}, accuracy=accuracy)
     text = onepass("table", tmp_path, "--format", "csv", "--against", "published").out
-    assert [row["variant"] for row in rows(text)] == ["in mine", "in yours"]
-    assert all("31.4 ± 0.2" in row["published"] for row in rows(text))
+    assert [row["variant"] for row in read_csv(text)] == ["in mine", "in yours"]
+    assert all("31.4 ± 0.2" in row["published"] for row in read_csv(text))
 
 
 def test_a_doubt_is_told_where_the_figure_is_shown(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", of_the_paper("aser", 0, 20.0, memory=2000))
+    file = write_lines(tmp_path / "a.jsonl", paper_line("aser", 0, 20.0, memory=2000))
     for columns in ("method,published", "method,accuracy"):
         text = onepass("table", file, "--against", "published", "--columns", columns).out
         assert ("doubtful: equals" in text) == ("published" in columns)

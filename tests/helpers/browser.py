@@ -22,7 +22,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 NEEDED = "the Debian packages chromium and chromium-driver, and selenium"
 
 
-def found() -> tuple[str, str] | None:
+def find() -> tuple[str, str] | None:
     """The browser and its driver, if both are here, and what talks to them."""
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     driver = shutil.which("chromedriver")
@@ -30,9 +30,9 @@ def found() -> tuple[str, str] | None:
     return (browser, driver) if browser and driver and selenium else None
 
 
-def programs() -> tuple[str, str]:
+def required() -> tuple[str, str]:
     """As `found`; without them the test is skipped, or fails where a browser is required."""
-    here = found()
+    here = find()
     if here is None:
         told = f"no browser was found: this test needs {NEEDED}"
         if os.environ.get("ONEPASS_BROWSER") == "required":
@@ -45,7 +45,7 @@ def programs() -> tuple[str, str]:
 def opened(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iterator[Any]:
     """A browser with a window of that size, which reports what is said in its console and every
     request that it makes. A window cannot be narrower than 500 pixels, so its size is emulated."""
-    binary, driver = programs()
+    binary, driver = required()
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -86,7 +86,7 @@ def screenshot(browser: Any, path: Path) -> None:
     path.write_bytes(base64.b64decode(taken["data"]))
 
 
-def printed(browser: Any, path: Path) -> bytes:
+def as_pdf(browser: Any, path: Path) -> bytes:
     """The page as a PDF."""
     content = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
     path.write_bytes(content)

@@ -18,7 +18,7 @@ from unittest import mock
 import typer.main
 
 from onepass import cli
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -82,7 +82,7 @@ def process(*arguments: object, **options: Any) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def contents(folder: Path) -> dict[str, bytes | None]:
+def read_files(folder: Path) -> dict[str, bytes | None]:
     """Every file below a folder, byte for byte, and every folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
@@ -92,19 +92,19 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 @contextlib.contextmanager
 def untouched(folder: Path) -> Iterator[None]:
-    before = contents(folder)
+    before = read_files(folder)
     yield
-    assert contents(folder) == before
+    assert read_files(folder) == before
 
 
-def names(folder: Path) -> set[str]:
+def file_names(folder: Path) -> set[str]:
     """The files of a run folder, apart from its lock."""
     return {path.name for path in folder.iterdir()} - {".lock"}
 
 
 def finished_run(out: Path) -> Path:
     """A folder of one finished run, which no bad input may touch."""
-    run(JOB, out)
+    run_job(JOB, out)
     return out
 
 
@@ -126,7 +126,7 @@ def timeless(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: entry[key] for key in entry if key not in times} for entry in entries]
 
 
-def same(result: Result | dict[str, Any], keys: Iterable[str]) -> list[Any]:
+def values_of(result: Result | dict[str, Any], keys: Iterable[str]) -> list[Any]:
     """What two runs have to agree in, of a result or of a line of JSON."""
     return [result[key] if isinstance(result, dict) else getattr(result, key) for key in keys]
 
@@ -141,4 +141,4 @@ def execute_until_write(job: Job, out: Path, moment: int) -> None:
         return real(partial, path)
 
     Path.replace = replace
-    run(job, out, resume=True, checkpoint=20)
+    run_job(job, out, resume=True, checkpoint=20)

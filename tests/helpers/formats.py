@@ -31,7 +31,7 @@ COARSE = [f"coarse_{label:02d}" for label in range(20)]
 TINY_FOLDER = "tiny-imagenet-200"
 
 
-class ImageCount(NamedTuple):
+class SplitImages(NamedTuple):
     """uint8 images (n, channels, height, width) and labels, for training and for testing."""
 
     train_x: np.ndarray
@@ -40,7 +40,7 @@ class ImageCount(NamedTuple):
     test_y: np.ndarray
 
 
-def noise(classes: int, shape: tuple[int, int, int], train=2, test=1, seed=0) -> ImageCount:
+def noise(classes: int, shape: tuple[int, int, int], train=2, test=1, seed=0) -> SplitImages:
     """Random pixels; so many images of each class, the classes in no order."""
     source = np.random.default_rng(seed)
 
@@ -48,7 +48,7 @@ def noise(classes: int, shape: tuple[int, int, int], train=2, test=1, seed=0) ->
         y = source.permutation(np.repeat(np.arange(classes), each))
         return source.integers(0, 256, (len(y), *shape), dtype=np.uint8), y
 
-    return ImageCount(*part(train), *part(test))
+    return SplitImages(*part(train), *part(test))
 
 
 def by_class(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -60,19 +60,19 @@ def by_class(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # ---- MNIST
 
 
-def idx(values: np.ndarray) -> bytes:
+def idx_bytes(values: np.ndarray) -> bytes:
     header = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape)
     return header + values.astype(np.uint8).tobytes()
 
 
-def write_idx(folder: Path, images: ImageCount, *, dot: str = "-", packed: bool = False) -> Path:
+def write_idx(folder: Path, images: SplitImages, *, dot: str = "-", packed: bool = False) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for part, x, y in (
         ("train", images.train_x, images.train_y),
         ("t10k", images.test_x, images.test_y),
     ):
         for kind, values in (("images", x[:, 0]), ("labels", y)):
-            name, content = f"{part}-{kind}{dot}idx{values.ndim}-ubyte", idx(values)
+            name, content = f"{part}-{kind}{dot}idx{values.ndim}-ubyte", idx_bytes(values)
             if packed:
                 name, content = f"{name}.gz", gzip.compress(content)
             (folder / name).write_bytes(content)
@@ -117,7 +117,7 @@ def _array_opcodes(array: np.ndarray) -> bytes:
     return empty + state + b"tb"
 
 
-def write_cifar10(folder: Path, images: ImageCount, names: Sequence[str] = CIFAR10) -> Path:
+def write_cifar10(folder: Path, images: SplitImages, names: Sequence[str] = CIFAR10) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     pieces = np.array_split(np.arange(len(images.train_y)), 5)
     batches = {
@@ -142,7 +142,7 @@ def write_cifar10(folder: Path, images: ImageCount, names: Sequence[str] = CIFAR
     return folder
 
 
-def write_cifar100(folder: Path, images: ImageCount, names: Sequence[str] = CIFAR100) -> Path:
+def write_cifar100(folder: Path, images: SplitImages, names: Sequence[str] = CIFAR100) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for part, x, y in (
         ("train", images.train_x, images.train_y),
@@ -164,7 +164,7 @@ def write_cifar100(folder: Path, images: ImageCount, names: Sequence[str] = CIFA
 # ---- folders of images
 
 
-def encoded(image: np.ndarray, form: str = "PNG", **options: Any) -> bytes:
+def encode(image: np.ndarray, form: str = "PNG", **options: Any) -> bytes:
     """One image (channels, height, width) as a file's content; one channel is greyscale."""
     file = io.BytesIO()
     pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
@@ -184,12 +184,12 @@ def write_classes(folder: Path, x: np.ndarray, y: np.ndarray, names: Sequence[st
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
     for number, (image, label) in enumerate(zip(x, y, strict=True)):
-        (folder / names[label] / f"{number:05d}.png").write_bytes(encoded(image))
+        (folder / names[label] / f"{number:05d}.png").write_bytes(encode(image))
     return folder
 
 
 def write_folders(
-    folder: Path, images: ImageCount, names: Sequence[str], test: str = "test"
+    folder: Path, images: SplitImages, names: Sequence[str], test: str = "test"
 ) -> Path:
     write_classes(folder / "train", images.train_x, images.train_y, names)
     write_classes(folder / test, images.test_x, images.test_y, names)
@@ -242,7 +242,7 @@ def write_tiny(folder: Path, made: Tiny) -> Path:
 def _jpeg(colour: np.ndarray, *, grey: bool) -> bytes:
     channels = 1 if grey else 3
     image = np.broadcast_to(colour[:channels, None, None], (channels, 64, 64))
-    return encoded(np.ascontiguousarray(image), "JPEG", quality=95, subsampling=0)
+    return encode(np.ascontiguousarray(image), "JPEG", quality=95, subsampling=0)
 
 
 def zipped(folder: Path, path: Path) -> Path:
@@ -257,13 +257,13 @@ def zipped(folder: Path, path: Path) -> Path:
 # ---- damage
 
 
-def cut(path: Path, keep: float = 0.6) -> Path:
+def truncate(path: Path, keep: float = 0.6) -> Path:
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * keep)])
     return path
 
 
-def flip(path: Path, place: float = 0.5) -> Path:
+def flip_byte(path: Path, place: float = 0.5) -> Path:
     """Turns one byte over."""
     content = bytearray(path.read_bytes())
     content[int(len(content) * place)] ^= 0xFF

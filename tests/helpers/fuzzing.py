@@ -19,13 +19,13 @@ def fuzz(kind: str, a_case: Case, few: int) -> None:
     began, count = time.monotonic(), 0
     try:
         while time.monotonic() < began + seconds if seconds else count < few:
-            once(f"{kind} {count}", a_case)
+            try_case(f"{kind} {count}", a_case)
             count += 1
     finally:
         print(f"\n{kind}: {count} cases in {time.monotonic() - began:.0f} s", flush=True)
 
 
-def once(seed: str, a_case: Case) -> None:
+def try_case(seed: str, a_case: Case) -> None:
     try:
         a_case(random.Random(seed))
     except BaseException as failed:

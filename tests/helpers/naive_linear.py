@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from replaying import BOUNDARY, batches, parameters
+from tiny_learners import BOUNDARY, batches, parameters
 from torch import Tensor
 
 from onepass.base.parts import Step
@@ -42,7 +42,7 @@ def items(name: str, seed: int = 0) -> Iterator[str | tuple[Tensor, Tensor]]:
     return batches(STREAMS[name], seed)
 
 
-class Followed(NamedTuple):
+class NaiveStep(NamedTuple):
     """A step of a linear learner, and what plain loops need to take it too."""
 
     step: Step
@@ -53,7 +53,7 @@ class Followed(NamedTuple):
     tasks: int  # boundaries so far
 
 
-def followed(learner, name: str) -> Iterator[Followed]:
+def naive_steps(learner, name: str) -> Iterator[NaiveStep]:
     """Each step as it is taken; those on which the head grew are left out, since the birth values
     of its new rows are not known before."""
     row_of, tasks = {}, 0
@@ -71,7 +71,7 @@ def followed(learner, name: str) -> Iterator[Followed]:
         step = learner.learn(x, y)
         if len(row_of) <= len(before):
             stream = list(zip(x.tolist(), rows, strict=True))
-            yield Followed(step, before, stream, set(row_of.values()), held, tasks)
+            yield NaiveStep(step, before, stream, set(row_of.values()), held, tasks)
 
 
 def mean_loss(theta: Weights, samples: Labelled, seen: set[int]) -> float:
@@ -88,7 +88,7 @@ def teach(learner, name: str, seed: int = 0) -> Tensor:
     return parameters(learner, STREAMS[name], seed)
 
 
-def recorded(owner, name: str) -> list[tuple]:
+def record_calls(owner, name: str) -> list[tuple]:
     """What a method is first given and what it gives back, call by call from now on."""
     kept, plain = [], getattr(owner, name)
 
@@ -105,7 +105,7 @@ def weights(learner) -> Weights:
     return torch.cat([head.weight, head.bias.unsqueeze(1)], dim=1).tolist()
 
 
-def labelled(samples) -> Labelled:
+def weighted(samples) -> Labelled:
     """Those that count."""
     rows = zip(samples.x.tolist(), samples.y.tolist(), samples.weight.tolist(), strict=True)
     return [(x, y) for x, y, weight in rows if weight]
@@ -132,7 +132,7 @@ def dot(a: Weights, b: Weights) -> float:
     return sum(p * q for one, two in zip(a, b, strict=True) for p, q in zip(one, two, strict=True))
 
 
-def plus(a: Weights, b: Weights, factor: float) -> Weights:
+def add_scaled(a: Weights, b: Weights, factor: float) -> Weights:
     """a + factor b."""
     return [
         [p + factor * q for p, q in zip(row, other, strict=True)]

@@ -1,5 +1,5 @@
-"""Saved, opened and gone on equals never stopped, bit for bit; and a file is whole or refused, and
-holds data, never code."""
+"""Tests that a saved and opened learner continues bit for bit, and that invalid files are refused.
+A file holds data, never code."""
 
 import os
 import pickle
@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from resumed import coloured_stream, learn_range, small
 from sklearn.base import clone
-from stopping import coloured_stream, live, small
 from torch import nn
 
 import onepass
@@ -33,29 +33,29 @@ def reopened(learner, folder, **options):
     return onepass.open(folder / "learner.pt", device="cpu", **options)
 
 
-def same(one, other, x):
-    assert one.state_sha256() == other.state_sha256()
-    assert one.classes == other.classes
-    assert one.get_params().keys() == other.get_params().keys()
-    return torch.equal(one.scores(x), other.scores(x))
+def same(first, second, x):
+    assert first.state_sha256() == second.state_sha256()
+    assert first.classes == second.classes
+    assert first.get_params().keys() == second.get_params().keys()
+    return torch.equal(first.scores(x), second.scores(x))
 
 
 def check_going_on(make, stream, stops, folder, **options):
-    """Stopped after these steps and opened again each time, against never stopped."""
-    whole, resumed, first = make(), make(), 0
-    live(whole, stream)
+    """Compares a learner that is saved and opened after these steps with one that is not."""
+    uninterrupted, resumed, first = make(), make(), 0
+    learn_range(uninterrupted, stream)
     for stop in stops:
         if stop:
-            live(resumed, stream, first, stop)
+            learn_range(resumed, stream, first, stop)
         resumed, first = reopened(resumed, folder, **options), stop
-    live(resumed, stream, first)
-    assert len(whole.seen) == 32
-    assert type(resumed) is type(whole)
-    assert same(whole, resumed, stream.dataset.test_x)
+    learn_range(resumed, stream, first)
+    assert len(uninterrupted.seen) == 32
+    assert type(resumed) is type(uninterrupted)
+    assert same(uninterrupted, resumed, stream.dataset.test_x)
 
 
 class Own(nn.Module):
-    """A user's own network, with statistics that must be saved."""
+    """A user's network, with statistics that must be saved."""
 
     def __init__(self, channels=4):
         super().__init__()
@@ -69,12 +69,12 @@ class Own(nn.Module):
         return torch.relu(self.norm(self.conv(x))).mean(dim=(2, 3))
 
 
-# ---- going on
+# ---- resuming
 
 
 def every_method():
-    """Of every kind one; the contract stops all of them too, the others are done with what is
-    slow."""
+    """Returns all methods, most of them marked as slow. The contract also interrupts every
+    method."""
     for key in METHODS:
         slow = [pytest.mark.slow] * (
             key not in ("er", "gsa", "gsa-released", "bic", "gdumb", "scr")
@@ -83,13 +83,13 @@ def every_method():
 
 
 @pytest.mark.parametrize("method", list(every_method()))
-def test_going_on_equals_never_stopped(method, stream, tmp_path):
-    """Before the first step, in a task, at a boundary, and around the growth of the head."""
+def test_resuming_equals_never_stopping(method, stream, tmp_path):
+    """It stops before the first step, within a task, at a boundary, and where the head grows."""
     check_going_on(lambda: small(method), stream, (0, 3, 8, 32, 34), tmp_path)
 
 
 @pytest.mark.parametrize("stop", [1, 8, 21, 33])
-def test_going_on_after_one_stop_equals_never_stopped(stop, stream, tmp_path):
+def test_resuming_after_one_stop_equals_never_stopping(stop, stream, tmp_path):
     check_going_on(lambda: small("gsa"), stream, [stop], tmp_path)
 
 
@@ -107,7 +107,7 @@ def test_going_on_after_one_stop_equals_never_stopped(stop, stream, tmp_path):
     ],
     ids=str,
 )
-def test_going_on_equals_never_stopped_with_other_settings(settings, stream, tmp_path):
+def test_resuming_equals_never_stopping_with_other_settings(settings, stream, tmp_path):
     check_going_on(lambda: small("gsa", **settings), stream, (3, 18), tmp_path)
 
 
@@ -116,97 +116,97 @@ def test_stopping_at_every_step_equals_never_stopping(stream, tmp_path):
 
 
 @pytest.mark.parametrize("stop", range(1, 8))
-def test_quiet_batches_are_counted_on(stop, tmp_path):
-    """Nobody tells of boundaries; the third class comes after three quiet batches."""
+def test_the_count_of_quiet_batches_is_saved(stop, tmp_path):
+    """Boundaries are inferred here; the third class comes after three quiet batches."""
     source = torch.Generator().manual_seed(1)
     labels = (0, 0, 0, 0, 1, 1, 1, 1, 2)
     batches = [(torch.randn(3, 4, generator=source), [label] * 3) for label in labels]
-    whole, parted = (onepass.GSA(memory=5, mix=4, gap=3, device="cpu") for _ in range(2))
+    uninterrupted, parted = (onepass.GSA(memory=5, mix=4, gap=3, device="cpu") for _ in range(2))
     for step, batch in enumerate(batches):
         parted = reopened(parted, tmp_path) if step == stop else parted
-        whole.learn(*batch)
+        uninterrupted.learn(*batch)
         parted.learn(*batch)
-    assert whole.task == parted.task == 2
-    assert whole.state_sha256() == parted.state_sha256()
+    assert uninterrupted.task == parted.task == 2
+    assert uninterrupted.state_sha256() == parted.state_sha256()
 
 
 def test_a_learner_that_has_learned_nothing_can_be_saved(tmp_path, stream):
-    told, fresh = small("er"), small("er")
-    told.new_task()
-    opened = reopened(told, tmp_path)
-    assert opened.book.told
-    assert not reopened(fresh, tmp_path).book.told
-    for one in (told, opened):
-        one.learn(*stream.batch(0))
-    assert same(told, opened, stream.dataset.test_x)
+    notified, fresh = small("er"), small("er")
+    notified.new_task()
+    opened = reopened(notified, tmp_path)
+    assert opened.class_index.told
+    assert not reopened(fresh, tmp_path).class_index.told
+    for learner in (notified, opened):
+        learner.learn(*stream.batch(0))
+    assert same(notified, opened, stream.dataset.test_x)
 
 
 def test_saving_changes_no_bit_of_the_learner(stream, tmp_path):
-    one = small("gsa")
-    live(one, stream, 0, 6)
-    before = one.state_sha256()
-    opened = reopened(one, tmp_path)
-    live(opened, stream, 6, 12)
-    assert one.state_sha256() == before
+    learner = small("gsa")
+    learn_range(learner, stream, 0, 6)
+    before = learner.state_sha256()
+    opened = reopened(learner, tmp_path)
+    learn_range(opened, stream, 6, 12)
+    assert learner.state_sha256() == before
     assert opened.state_sha256() != before
 
 
-def test_a_state_is_a_snapshot(stream):
-    one = small("gsa")
-    live(one, stream, 0, 6)
-    state, before = one.state_dict(), one.state_sha256()
-    live(one, stream, 6)
+def test_a_state_does_not_change_later(stream):
+    learner = small("gsa")
+    learn_range(learner, stream, 0, 6)
+    state, before = learner.state_dict(), learner.state_sha256()
+    learn_range(learner, stream, 6)
     copy = small("gsa")
     copy.load_state_dict(state)
     assert copy.state_sha256() == before
 
 
 def test_a_state_is_refused_by_a_learner_that_has_learned(stream):
-    one = small("er")
-    live(one, stream, 0, 2)
-    before = one.state_sha256()
+    learner = small("er")
+    learn_range(learner, stream, 0, 2)
+    before = learner.state_sha256()
     with pytest.raises(CheckpointError, match="new"):
-        one.load_state_dict(one.state_dict())
-    assert one.state_sha256() == before
+        learner.load_state_dict(learner.state_dict())
+    assert learner.state_sha256() == before
 
 
 def test_settings_are_opened_as_they_were_given(tmp_path):
-    one = small("gsa", lr=0.01, mean=(0.1, 0.2, 0.3), std=(1.0, 1.0, 1.0), fill=7, mix=32)
-    assert reopened(one, tmp_path).get_params() == one.get_params()
+    learner = small("gsa", lr=0.01, mean=(0.1, 0.2, 0.3), std=(1.0, 1.0, 1.0), fill=7, mix=32)
+    assert reopened(learner, tmp_path).get_params() == learner.get_params()
 
 
 def test_opening_and_learning_leave_the_global_generators_alone(stream, tmp_path):
-    one = small("gsa")
+    learner = small("gsa")
     np.random.seed(0)
     before, numpys = torch.get_rng_state(), np.random.get_state()[1].copy()
-    live(one, stream, 0, 6)
-    live(reopened(one, tmp_path), stream, 6, 12)
+    learn_range(learner, stream, 0, 6)
+    learn_range(reopened(learner, tmp_path), stream, 6, 12)
     assert torch.equal(before, torch.get_rng_state())
     assert np.array_equal(numpys, np.random.get_state()[1])
 
 
-# ---- a network of the user's own
+# ---- a user's network
 
 
-def test_a_network_of_ones_own_goes_on_when_it_is_given_again(stream, tmp_path):
+def test_a_users_network_resumes_if_it_is_passed_again(stream, tmp_path):
     check_going_on(lambda: small("er", net=Own()), stream, (0, 7), tmp_path, net=Own())
 
 
 @pytest.mark.parametrize("steps", [0, 3])
-def test_a_network_of_ones_own_must_be_given_again(steps, stream, tmp_path):
-    one = small("er", net=Own())
+def test_a_users_network_must_be_passed_again(steps, stream, tmp_path):
+    learner = small("er", net=Own())
     if steps:
-        live(one, stream, 0, steps)
+        learn_range(learner, stream, 0, steps)
     with pytest.raises(CheckpointError, match="net="):
-        reopened(one, tmp_path)
+        reopened(learner, tmp_path)
 
 
 @pytest.mark.parametrize("net", [Own(channels=5), nn.Flatten()], ids=["wider", "another"])
 def test_another_network_does_not_fit(net, stream, tmp_path):
-    one = small("er", net=Own())
-    live(one, stream, 0, 3)
+    learner = small("er", net=Own())
+    learn_range(learner, stream, 0, 3)
     with pytest.raises(CheckpointError, match=r"learner\.pt does not fit the network that was"):
-        reopened(one, tmp_path, net=net)
+        reopened(learner, tmp_path, net=net)
 
 
 # ---- scikit-learn's clone
@@ -214,39 +214,39 @@ def test_another_network_does_not_fit(net, stream, tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_clone_has_the_settings_and_has_learned_nothing(method, stream):
-    one = small(method, lr=0.01)
-    live(one, stream, 0, 3)
-    copy = clone(one)
-    assert type(copy) is type(one)
-    assert copy.get_params() == one.get_params()
+    learner = small(method, lr=0.01)
+    learn_range(learner, stream, 0, 3)
+    copy = clone(learner)
+    assert type(copy) is type(learner)
+    assert copy.get_params() == learner.get_params()
     assert copy.steps == 0
     assert copy.classes == []
-    live(copy, stream, 0, 3)
-    assert same(one, copy, stream.dataset.test_x)
+    learn_range(copy, stream, 0, 3)
+    assert same(learner, copy, stream.dataset.test_x)
 
 
-def test_a_clone_has_a_network_of_its_own():
-    one = small("er", net=Own())
-    copy = clone(one)
-    assert copy.net is not one.net
+def test_a_clone_has_its_own_network():
+    learner = small("er", net=Own())
+    copy = clone(learner)
+    assert copy.net is not learner.net
     assert isinstance(copy.net, Own)
 
 
 @pytest.mark.parametrize("key", ["er", pytest.param("gsa", marks=pytest.mark.slow)])
-def test_a_resnet_that_is_named_goes_on_too(key, tmp_path):
-    """Its norms keep no count of batches, which torch would like to find in a file."""
+def test_a_named_resnet_resumes_too(key, tmp_path):
+    """Its norms do not count batches, while torch expects the count in a file."""
     x = np.random.default_rng(0).integers(0, 256, (4, 3, 9, 9), dtype=np.uint8)
-    whole, stopped = (small(key, net="resnet18-slim") for _ in range(2))
-    for one in (whole, stopped):
-        one.learn(x, [0, 1, 0, 1])
+    uninterrupted, stopped = (small(key, net="resnet18-slim") for _ in range(2))
+    for learner in (uninterrupted, stopped):
+        learner.learn(x, [0, 1, 0, 1])
     stopped.save(tmp_path / "learner.pt")
     opened = onepass.open(tmp_path / "learner.pt", device="cpu")
-    for one in (whole, opened):
-        one.learn(x, [1, 2, 1, 2])
-    assert opened.state_sha256() == whole.state_sha256()
+    for learner in (uninterrupted, opened):
+        learner.learn(x, [1, 2, 1, 2])
+    assert opened.state_sha256() == uninterrupted.state_sha256()
 
 
-def test_a_class_without_a_name_of_its_own_is_not_saved_under_anothers(tmp_path):
+def test_a_class_without_a_name_is_not_saved_under_anothers(tmp_path):
     class Mine(onepass.ER):
         pass
 
@@ -255,7 +255,7 @@ def test_a_class_without_a_name_of_its_own_is_not_saved_under_anothers(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_name_is_given_once():
+def test_a_name_belongs_to_one_method():
     with pytest.raises(onepass.InputError, match=r"a method 'er' already, in onepass\.methods\.er"):
 
         @onepass.learning.registry.method("er", paper="none", year=2026)
@@ -270,7 +270,7 @@ def test_a_name_is_given_once():
 
 
 class Trap:
-    """Unpickled by a careless reader, this makes a file."""
+    """An object whose unpickling creates a file."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -284,23 +284,23 @@ def some_content():
 
 
 def saved(path):
-    file.write(path, some_content())
+    file.write_checkpoint(path, some_content())
     return path.read_bytes()
 
 
 def test_a_checkpoint_is_read_as_it_was_written(tmp_path):
     saved(tmp_path / "a.pt")
-    content = file.read(tmp_path / "a.pt")
+    content = file.read_checkpoint(tmp_path / "a.pt")
     assert content["settings"] == {"lr": 0.1, "mean": (0.5,)}
     assert torch.equal(content["state"]["x"], torch.arange(5))
 
 
 def test_a_truncated_checkpoint_is_refused_wherever_it_was_cut(tmp_path):
-    whole, path = saved(tmp_path / "a.pt"), tmp_path / "cut.pt"
-    for length in [*range(0, 200, 7), *range(200, len(whole), 53), len(whole) - 1]:
-        path.write_bytes(whole[:length])
+    content, path = saved(tmp_path / "a.pt"), tmp_path / "cut.pt"
+    for length in [*range(0, 200, 7), *range(200, len(content), 53), len(content) - 1]:
+        path.write_bytes(content[:length])
         with pytest.raises(CheckpointError, match=r"cut\.pt"):
-            file.read(path)
+            file.read_checkpoint(path)
 
 
 @PROPERTY
@@ -309,23 +309,23 @@ def test_noise_is_refused(tmp_path_factory, noise):
     path = tmp_path_factory.getbasetemp() / "noise.pt"
     path.write_bytes(noise)
     with pytest.raises(CheckpointError, match=r"noise\.pt"):
-        file.read(path)
+        file.read_checkpoint(path)
 
 
 @PROPERTY
 @given(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
 def test_a_damaged_byte_is_noticed_or_harmless(tmp_path_factory, place, flip):
-    """No other error than ours, and no other content: zip files carry checksums."""
+    """Zip files have checksums. The error is a CheckpointError, or the content is unchanged."""
     folder = tmp_path_factory.getbasetemp()
     damaged = bytearray(saved(folder / "good.pt"))
     damaged[int(place * len(damaged))] ^= flip
     (folder / "bad.pt").write_bytes(damaged)
     try:
-        content = file.read(folder / "bad.pt")
+        content = file.read_checkpoint(folder / "bad.pt")
     except CheckpointError as problem:
         assert "bad.pt" in str(problem)
     else:
-        assert sha256(content) == sha256(file.read(folder / "good.pt"))
+        assert sha256(content) == sha256(file.read_checkpoint(folder / "good.pt"))
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
@@ -333,7 +333,7 @@ def test_a_pickle_with_code_is_refused_and_its_code_is_not_run(tmp_path, protoco
     path, proof = tmp_path / "evil.pt", tmp_path / "proof"
     path.write_bytes(pickle.dumps({"format": "onepass", "state": Trap(proof)}, protocol))
     with pytest.raises(CheckpointError):
-        file.read(path)
+        file.read_checkpoint(path)
     assert not proof.exists()
 
 
@@ -341,7 +341,7 @@ def test_a_torch_file_with_code_is_refused_and_its_code_is_not_run(tmp_path):
     path, proof = tmp_path / "evil.pt", tmp_path / "proof"
     torch.save({"format": "onepass", "version": 1, "state": Trap(proof)}, path)
     with pytest.raises(CheckpointError):
-        file.read(path)
+        file.read_checkpoint(path)
     assert not proof.exists()
     torch.load(path, weights_only=False)
     assert proof.exists(), "the trap works: only our reader did not step into it"
@@ -351,30 +351,28 @@ def test_a_torch_file_with_code_is_refused_and_its_code_is_not_run(tmp_path):
 def test_another_programs_file_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "foreign.pt")
     with pytest.raises(CheckpointError, match="not a onepass checkpoint"):
-        file.read(tmp_path / "foreign.pt")
+        file.read_checkpoint(tmp_path / "foreign.pt")
 
 
 @pytest.mark.parametrize("version", [0, 99, None])
-def test_another_version_is_named(tmp_path, version):
+def test_the_error_names_another_version(tmp_path, version):
     torch.save({"format": "onepass", "version": version}, tmp_path / "a.pt")
     with pytest.raises(CheckpointError, match=rf"version {version}; this onepass reads 1"):
-        file.read(tmp_path / "a.pt")
+        file.read_checkpoint(tmp_path / "a.pt")
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
+def test_the_error_names_a_missing_file_or_a_folder(tmp_path):
     with pytest.raises(CheckpointError, match="there is no file"):
-        file.read(tmp_path / "none.pt")
+        file.read_checkpoint(tmp_path / "none.pt")
     with pytest.raises(CheckpointError, match="is a folder"):
-        file.read(tmp_path)
+        file.read_checkpoint(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="there is no file"):
-        file.read(tmp_path / "file" / "none.pt")
+        file.read_checkpoint(tmp_path / "file" / "none.pt")
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "No space left"), KeyboardInterrupt()], ids=repr)
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_that_was_there(
-    tmp_path, monkeypatch, problem
-):
+def test_a_failed_write_leaves_the_earlier_checkpoint(tmp_path, monkeypatch, problem):
     path = tmp_path / "a.pt"
     before = saved(path)
 
@@ -383,15 +381,15 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_that_was_there(
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(type(problem)):
-        file.write(path, {"state": {"x": torch.zeros(3)}})
+        file.write_checkpoint(path, {"state": {"x": torch.zeros(3)}})
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.pt"]
 
 
-def test_what_was_saved_with_a_graph_opens_where_there_is_no_gpu(tmp_path):
+def test_a_learner_saved_with_a_graph_opens_without_a_gpu(tmp_path):
     learner = onepass.Finetune(device="cpu")
     learner.learn(torch.zeros(2, 3), [0, 1])
-    content = file.content(learner)
+    content = file.checkpoint_content(learner)
     content["settings"]["engine"] = "graph"
-    file.write(tmp_path / "learner.pt", content)
+    file.write_checkpoint(tmp_path / "learner.pt", content)
     assert onepass.open(tmp_path / "learner.pt", device="cpu").engine == "auto"

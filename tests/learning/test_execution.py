@@ -1,5 +1,5 @@
-"""When a step is captured and when it is not. What capturing itself does needs a GPU and is among
-the checks of every method; here a recording that is played on the host takes its place."""
+"""Tests when a step is captured. Real captures need a GPU and are among the checks of every method.
+Here the host replays a recording instead."""
 
 import pytest
 import torch
@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass.base.parts import Step
-from onepass.learning.execution import WARM_UP, Eager, Graph
+from onepass.learning.execution import WARM_UP, EagerEngine, GraphEngine
 
 RESET = "reset"
 
 
 class Recording:
-    """Like a graph, it knows nothing but the tensors that it was made with."""
+    """A fake graph, which knows only the tensors of its capture."""
 
     def __init__(self, engine, step, x, y):
         self.engine, self.play = engine, lambda: step(x, y)
@@ -24,12 +24,12 @@ class Recording:
         self.engine.reported = torch.stack([self.engine.step.loss, *terms])
 
 
-class OnHost(Graph):
+class OnHost(GraphEngine):
     def __init__(self):
         super().__init__(())
         self.log = []
 
-    def _eagerly(self, step, x, y):
+    def _run_eagerly(self, step, x, y):
         self.log.append("eager")
         return step(x, y)
 
@@ -44,7 +44,7 @@ def streams_without_a_gpu(monkeypatch):
 
 
 def adding():
-    """A step with a memory of what it has seen."""
+    """A step with a memory of earlier batches."""
     total = torch.zeros(())
 
     def step(x, y):
@@ -55,7 +55,7 @@ def adding():
 
 
 def run(engine, sizes):
-    """The losses and terms of a stream of batches of these sizes, with resets between some."""
+    """Returns the losses and terms for batches of these sizes, with resets between some."""
     step, found = adding(), []
     for number, size in enumerate(sizes):
         if size == RESET:
@@ -69,41 +69,41 @@ def run(engine, sizes):
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.sampled_from([1, 2, 2, 2, 2, 3, 3, 3, RESET]), max_size=40))
-def test_whatever_sizes_come_the_steps_are_those_of_the_eager_engine(sizes):
-    assert run(OnHost(), sizes) == run(Eager(), sizes)
+def test_for_any_batch_sizes_steps_equal_those_of_the_eager_engine(sizes):
+    assert run(OnHost(), sizes) == run(EagerEngine(), sizes)
 
 
-def test_it_is_captured_once_after_a_few_steps():
+def test_a_step_is_captured_once_after_a_few_runs():
     engine = OnHost()
     run(engine, [10] * 20)
     assert engine.log == ["eager"] * WARM_UP + ["capture"]
 
 
-def test_short_batches_now_and_then_are_eager_and_change_nothing():
+def test_occasional_short_batches_run_eagerly_and_keep_the_graph():
     engine = OnHost()
     run(engine, [10] * 8 + [4] + [10] * 8 + [7] + [10] * 8)
     assert engine.log == ["eager"] * WARM_UP + ["capture", "eager", "eager"]
 
 
-def test_a_first_batch_of_another_size_does_not_keep_the_rest_from_being_captured():
+def test_a_first_batch_of_another_size_does_not_prevent_the_capture():
     engine = OnHost()
     run(engine, [5] + [10] * 20)
     assert engine.log == ["eager"] * (1 + WARM_UP) + ["capture"]
 
 
-def test_a_stream_whose_batches_change_size_for_good_is_captured_again():
+def test_a_lasting_change_of_batch_size_is_captured_again():
     engine = OnHost()
     run(engine, [10] * 8 + [32] * 8)
     assert engine.log == (["eager"] * WARM_UP + ["capture"]) * 2
 
 
-def test_after_a_reset_it_is_captured_at_once():
+def test_after_a_reset_the_next_step_is_captured():
     engine = OnHost()
     run(engine, [10] * 8 + [RESET] + [10] * 8)
     assert engine.log == ["eager"] * WARM_UP + ["capture", "capture"]
 
 
-def test_another_step_is_run_eagerly_before_it_is_captured():
+def test_a_changed_step_runs_eagerly_before_its_capture():
     engine = OnHost()
     run(engine, [10] * 8)
     engine.reset(other_step=True)
@@ -111,7 +111,7 @@ def test_another_step_is_run_eagerly_before_it_is_captured():
     assert engine.log == (["eager"] * WARM_UP + ["capture"]) * 2
 
 
-def test_a_capture_that_fails_leaves_no_graph_of_another_size_behind(monkeypatch):
+def test_a_failed_capture_leaves_no_graph_of_another_size(monkeypatch):
     engine = OnHost()
     run(engine, [10] * 8)
 
@@ -123,4 +123,4 @@ def test_a_capture_that_fails_leaves_no_graph_of_another_size_behind(monkeypatch
         run(engine, [32] * 8)
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
-    assert run(engine, [32] * 4) == run(Eager(), [32] * 4)
+    assert run(engine, [32] * 4) == run(EagerEngine(), [32] * 4)

@@ -1,6 +1,6 @@
-"""A step that fails before the optimiser moves the network changes nothing: not the classes, the
-memory, a generator, nor the statistics that the network had moved by then. One that fails later
-leaves a learner that predicts, and neither learns on nor is saved."""
+"""Tests steps that fail. Before the optimiser's update, a failure changes nothing: not the classes,
+the memory, the generators, nor the running statistics. After it, the learner predicts, but neither
+learns on nor is saved."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import onepass
 from onepass import InputError, TrainingError
 from onepass.base.settings import setting_names
 from onepass.learning import registry
-from onepass.learning.execution import WARM_UP, Graph
+from onepass.learning.execution import WARM_UP, GraphEngine
 from onepass.learning.memory_contents import stores_of
 from onepass.learning.trainer import Trainer
 from onepass.nets import optimisers
@@ -22,7 +22,7 @@ REPEATING = [
 REPLAYING = {"replay": 4, "mix": 4, "current": 2, "candidates": 6, "pool": 4, "subsets": 2}
 SELF_TAUGHT = {"average": 0.9, "distil": 1.0, "distil_raw": True, "repeats": 2}
 FIRST = [[0, 1, 0, 1], [1, 0], [0, 1, 1], [1, 0, 0]]
-# after the three last of these, which are quiet, an unseen class begins a task
+# the last three are quiet, so that the next unseen class begins a task
 BATCHES = {
     "known classes": (9, [1, 0, 1]),
     "a class that is new": (9, [1, 7, 7]),
@@ -32,12 +32,12 @@ BATCHES = {
 
 
 class Boom(Exception):
-    """What fails."""
+    """The error of a failing step."""
 
 
 class Fuse:
-    """Burns at one of the times that the step comes by, and is burnt from then on: whoever undoes a
-    step must not ask the network either. `moved` says whether the optimiser had its turn before."""
+    """A call counter that raises once, at the chosen call, and never again: undoing a step must not
+    run the network. `moved` is whether the optimiser had begun its update by then."""
 
     def __init__(self):
         self.lay(None)
@@ -55,7 +55,7 @@ FUSE = Fuse()
 
 
 class Fragile(nn.Module):
-    """Its norms have moved when the fuse burns, in a forward or in a backward."""
+    """A network that raises in a forward or backward pass, after its norms have updated."""
 
     def __init__(self):
         super().__init__()
@@ -76,10 +76,10 @@ class Fragile(nn.Module):
 
 @pytest.fixture(autouse=True)
 def fuses_everywhere(monkeypatch):
-    """Also before the step, where the loss is handed over, in the optimiser when it has moved some
-    parameters, and where memories take a batch in."""
+    """Puts fuses before the step, at the loss, in the middle of the optimiser's update, and where
+    memories take a batch."""
     kind = onepass.Learner
-    once, descend = Trainer.once, kind.descend
+    once, descend = Trainer.run_once, kind.descend
 
     def before_the_step(self, step, x, y):
         FUSE.tick()
@@ -95,7 +95,7 @@ def fuses_everywhere(monkeypatch):
         FUSE.tick()
 
     adam = optimisers.Adam._adam
-    monkeypatch.setattr(Trainer, "once", before_the_step)
+    monkeypatch.setattr(Trainer, "run_once", before_the_step)
     monkeypatch.setattr(kind, "descend", after_the_loss)
     monkeypatch.setattr(optimisers.Adam, "_adam", in_the_optimiser)
     FUSE.lay(None)
@@ -131,8 +131,8 @@ def taught(key, gap=9, net=None, batches=FIRST, **settings):
 
 
 def outcomes(key, labels, gap=9, **settings):
-    """Lets a step fail at every point that it comes by, one after the other until it ends. Yields
-    the learner, its state and scores before, and whether the optimiser had its turn."""
+    """Makes a step fail at each fuse in turn, until it succeeds. Yields the learner, its state and
+    scores before, and whether the optimiser had begun."""
     for burns_at in range(1, 99):
         learner = taught(key, gap, **settings)
         fuse_memories(learner)
@@ -151,7 +151,7 @@ def outcomes(key, labels, gap=9, **settings):
 
 
 def expect_unfinished(learner, tmp_path):
-    """It predicts, does not learn on, and what was saved before is not overwritten."""
+    """Checks that the learner predicts, does not learn on, and does not overwrite a file."""
     path = tmp_path / "last.pt"
     path.write_bytes(b"the last checkpoint")
     x, y = batch([0, 1, 0])
@@ -172,7 +172,7 @@ def expect_unfinished(learner, tmp_path):
 
 @pytest.mark.parametrize("key", METHODS)
 @pytest.mark.parametrize("kind", ["known classes", "a class that is new"])
-def test_a_step_that_fails_changes_nothing_before_the_network_moves(key, kind, tmp_path):
+def test_a_step_that_fails_before_the_update_changes_nothing(key, kind, tmp_path):
     gap, labels = BATCHES[kind]
     calm, early, late = taught(key, gap), 0, 0
     calm.learn(*batch(labels, seed=9))
@@ -182,7 +182,7 @@ def test_a_step_that_fails_changes_nothing_before_the_network_moves(key, kind, t
             expect_unfinished(learner, tmp_path)
             continue
         assert learner.state_sha256() == state
-        if key != "gdumb":  # what it scores with is made anew from the memory
+        if key != "gdumb":  # its scorer is made again from the memory
             assert torch.equal(learner.scores(batch([0, 1])[0]), scores)
         again = copied(learner)
         again.learn(*batch(labels, seed=9))
@@ -194,12 +194,12 @@ def test_a_step_that_fails_changes_nothing_before_the_network_moves(key, kind, t
 
 @pytest.mark.parametrize("key", METHODS)
 @pytest.mark.parametrize("kind", ["classes for which the head grows", "a class after a boundary"])
-def test_a_boundary_and_room_in_the_head_stay_and_the_next_try_is_as_the_first(key, kind):
+def test_a_boundary_and_growth_of_the_head_stay_and_a_retry_succeeds(key, kind):
     gap, labels = BATCHES[kind]
     calm = taught(key, gap)
     calm.learn(*batch(labels, seed=9))
     for learner, _, moved in outcomes(key, labels, gap):
-        if moved or learner.trainer.unfinished:  # as by a task's end
+        if moved or learner.trainer.unfinished:  # as at the end of a task
             continue
         assert learner.classes == [0, 1]
         opened = copied(learner)
@@ -208,14 +208,14 @@ def test_a_boundary_and_room_in_the_head_stay_and_the_next_try_is_as_the_first(k
 
 
 def copied(learner):
-    """Another learner in the same state, without fuses in its memories."""
+    """Returns another learner in the same state, without fuses in its memories."""
     other = type(learner)(**learner.get_params())
     other.load_state_dict(learner.state_dict())
     return other
 
 
 @pytest.mark.parametrize("key", REPEATING)
-def test_a_step_that_fails_in_a_repeat_is_as_one_that_fails_once(key, tmp_path):
+def test_failing_in_a_repeat_equals_failing_in_a_single_step(key, tmp_path):
     refused, repeated = registry.get(key).learner.traits.unsupported, 0
     settings = {name: value for name, value in SELF_TAUGHT.items() if name not in refused}
     for learner, (state, _), moved in outcomes(key, [1, 0, 1], **settings):
@@ -224,8 +224,8 @@ def test_a_step_that_fails_in_a_repeat_is_as_one_that_fails_once(key, tmp_path):
             expect_unfinished(learner, tmp_path)
         else:
             assert learner.state_sha256() == state
-            assert learner.trainer.begins, "whatever is done next is not the rest of a batch"
-            assert learner.trainer.lets_in
+            assert learner.trainer.first_repeat, "whatever is done next is not the rest of a batch"
+            assert learner.trainer.last_repeat
     assert repeated >= 6, "in the optimiser, and all of the second repeat"
 
 
@@ -239,7 +239,7 @@ def test_a_learner_that_fails_at_its_first_batch_has_learned_nothing(key):
         FUSE.lay(burns_at)
         try:
             learner.learn(x, y)
-        except (Boom, InputError):  # the latter if the network fails when its shape is asked for
+        except (Boom, InputError):  # an InputError if the network fails for its first shape
             FUSE.lay(None)
             assert not learner._prepared
             assert learner.classes == []
@@ -252,11 +252,11 @@ def test_a_learner_that_fails_at_its_first_batch_has_learned_nothing(key):
 
 @pytest.mark.parametrize("key", ["scr", "rainbow-rt"])
 @pytest.mark.parametrize("how", ["end_task", "new_task"])
-def test_a_tasks_end_that_fails_leaves_the_learner_unfinished(key, how, tmp_path):
+def test_a_failing_end_of_a_task_leaves_the_learner_unfinished(key, how, tmp_path):
     for burns_at in (1, 2):
         learner = taught(key)
         learner.new_task()
-        learner.learn(*batch([2, 3, 2, 3], seed=8))  # the second time rainbow asks the network
+        learner.learn(*batch([2, 3, 2, 3], seed=8))  # the second forward pass of rainbow-rt
         FUSE.lay(burns_at)
         with pytest.raises(Boom):
             getattr(learner, how)()
@@ -264,16 +264,16 @@ def test_a_tasks_end_that_fails_leaves_the_learner_unfinished(key, how, tmp_path
         expect_unfinished(learner, tmp_path)
 
 
-def test_a_learner_that_fails_while_a_captured_step_runs_is_unfinished(tmp_path, monkeypatch):
+def test_an_interrupted_captured_step_leaves_the_learner_unfinished(tmp_path, monkeypatch):
     class Interrupted:
         def replay(self):
             raise KeyboardInterrupt
 
-    class OnHost(Graph):
+    class OnHost(GraphEngine):
         def __init__(self):
             super().__init__(())
 
-        def _eagerly(self, step, x, y):
+        def _run_eagerly(self, step, x, y):
             return step(x, y)
 
         def _capture(self, step, x, y):
@@ -289,7 +289,7 @@ def test_a_learner_that_fails_while_a_captured_step_runs_is_unfinished(tmp_path,
     expect_unfinished(learner, tmp_path)
 
 
-def test_one_that_is_reopened_learns_on(tmp_path):
+def test_a_reopened_learner_learns_on(tmp_path):
     learner, calm = taught("er", net="mlp"), taught("er", net="mlp")
     learner.save(tmp_path / "last.pt")
     x, y = batch([0, 1, 7])
@@ -304,12 +304,12 @@ def test_one_that_is_reopened_learns_on(tmp_path):
     with pytest.raises(TrainingError, match=r"reopen the last checkpoint with onepass\.open"):
         learner.learn(x, y)
     opened = onepass.open(tmp_path / "last.pt", device="cpu")
-    for one in (opened, calm):
-        one.learn(x, y)
+    for either in (opened, calm):
+        either.learn(x, y)
     assert opened.state_sha256() == calm.state_sha256()
 
 
-def test_one_sample_that_batchnorm_cannot_take_changes_nothing():
+def test_a_single_sample_that_batchnorm_refuses_changes_nothing():
     learner = taught("finetune")
     before = learner.state_sha256()
     for labels in ([0], [7]):
@@ -320,7 +320,7 @@ def test_one_sample_that_batchnorm_cannot_take_changes_nothing():
 
 
 @pytest.mark.parametrize("key", METHODS)
-def test_learning_needs_no_gradients_of_the_caller_but_cannot_be_in_inference_mode(key):
+def test_learning_works_under_no_grad_but_not_in_inference_mode(key):
     free, inside = taught(key, net="mlp"), taught(key, net="mlp")
     x, y = batch([0, 1, 7], seed=9)
     for mode in (torch.enable_grad(), torch.no_grad()):
@@ -331,7 +331,7 @@ def test_learning_needs_no_gradients_of_the_caller_but_cannot_be_in_inference_mo
             learner.new_task()
     assert inside.state_sha256() == free.state_sha256()
 
-    free.learn(x, y)  # so that a task can end
+    free.learn(x, y)  # a task can end after this batch
     before, predicted = free.state_sha256(), free.predict(x)
     with torch.inference_mode():
         for call in (lambda: free.learn(x, y + 9), free.end_task, free.new_task):
@@ -344,12 +344,12 @@ def test_learning_needs_no_gradients_of_the_caller_but_cannot_be_in_inference_mo
     assert bool(torch.isfinite(free.learn(made, y).loss)), "what was made there can be learned"
 
 
-def test_what_is_opened_in_inference_mode_goes_on_learning(tmp_path):
+def test_a_learner_opened_in_inference_mode_learns_on(tmp_path):
     learner = taught("gsa", net="mlp")
     learner.save(tmp_path / "learner.pt")
     with torch.inference_mode():
         opened = onepass.open(tmp_path / "learner.pt", device="cpu")
         opened.predict(batch([0])[0])
-    for one in (learner, opened):
-        one.learn(*batch([0, 1, 7]))
+    for either in (learner, opened):
+        either.learn(*batch([0, 1, 7]))
     assert opened.state_sha256() == learner.state_sha256()

@@ -1,11 +1,11 @@
-"""The contract's front door: when a learner is prepared, when a task has ended, what scores, and
-what is counted beside the steps."""
+"""Tests the learner's interface: when it is prepared, when a task ends, what scores, and which
+images it counts."""
 
 from dataclasses import dataclass, field
 
 import pytest
 import torch
-from teaching import TASKS, Tidy, batch, made, register, reopened, teach
+from label_vectors import TASKS, TrainsAtTaskEnd, batch, made, register, reopened, teach
 from torch import nn
 
 from onepass import ER, Finetune, InputError, NotFittedError
@@ -19,7 +19,7 @@ from onepass.memory import Reservoir
 
 @dataclass(kw_only=True, eq=False)
 class Watched(Finetune):
-    """Writes down when its hooks are called, and how it then was."""
+    """A learner that logs its hooks, with its state at the call."""
 
     ended: list = field(init=False, default_factory=list)
     ready: list = field(init=False, default_factory=list)
@@ -40,7 +40,7 @@ class Watched(Finetune):
 
 
 class Reversed(nn.Module):
-    """The network's logits with another sign."""
+    """A network that negates the logits."""
 
     def __init__(self, net):
         super().__init__()
@@ -52,15 +52,15 @@ class Reversed(nn.Module):
 
 @dataclass(kw_only=True, eq=False)
 class Contrary(Finetune):
-    """Scores by minus its logits."""
+    """A learner that scores by minus its logits."""
 
     def scorer(self):
-        return Reversed(self.trainer.evaluator)
+        return Reversed(self.trainer.eval_model)
 
 
 @dataclass(kw_only=True, eq=False)
 class Failing(ER):
-    """Fails where it is told to: before it keeps the batch, or with the batch half taken in."""
+    """A learner that fails before it keeps the batch, or in the middle of keeping it."""
 
     fail: str = field(init=False, default="")
 
@@ -82,7 +82,7 @@ class Failing(ER):
 
 @dataclass(kw_only=True, eq=False)
 class Hoarding(ER):
-    """Two memories, a copy of the network, and things that are neither."""
+    """A learner with two memories, a copy of the network, and other attributes."""
 
     def build(self, shape, dtype):
         super().build(shape, dtype)
@@ -93,10 +93,10 @@ class Hoarding(ER):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    register(monkeypatch, Watched, Tidy)
+    register(monkeypatch, Watched, TrainsAtTaskEnd)
 
 
-# ---- one state: prepared or not
+# ---- prepared or not
 
 
 def test_a_learner_is_prepared_by_its_first_batch_or_before_it():
@@ -117,7 +117,7 @@ def test_a_learner_is_prepared_by_its_first_batch_or_before_it():
     assert before.state_sha256() == learner.state_sha256()
 
 
-def test_preparing_again_begins_again_until_something_was_learned():
+def test_a_learner_can_be_prepared_again_until_it_has_learned():
     once, again = made(ER, memory=5), made(ER, memory=5)
     again.prepare((3, 8, 8), torch.uint8)
     again.prepare((6,), torch.float32)
@@ -131,7 +131,7 @@ def test_preparing_again_begins_again_until_something_was_learned():
 
 @pytest.mark.parametrize("where", ["build", "step", "descend"])
 @pytest.mark.parametrize("first", ["learn", "prepare"])
-def test_a_first_step_that_fails_leaves_a_learner_that_is_not_prepared(where, first):
+def test_a_failing_first_step_leaves_the_learner_unprepared(where, first):
     tried, fresh = made(Failing, memory=5), made(Failing, memory=5)
     tried.new_task()
     tried.fail = where
@@ -141,9 +141,9 @@ def test_a_first_step_that_fails_leaves_a_learner_that_is_not_prepared(where, fi
         tried.learn(*batch([0, 1, 2]))
     assert not tried._prepared
     assert (tried.steps, tried.classes, tried.task) == (0, [], 0)
-    assert tried.book.told, "that boundaries are told has not been forgotten"
+    assert tried.class_index.told, "the learner still knows of boundaries from the caller"
     tried.fail = ""
-    tried.lr = fresh.lr = 0.5  # nothing is in use
+    tried.lr = fresh.lr = 0.5  # no setting is in use
     fresh.new_task()
     for learner in (tried, fresh):
         teach(learner, [3, 4])
@@ -151,9 +151,9 @@ def test_a_first_step_that_fails_leaves_a_learner_that_is_not_prepared(where, fi
 
 
 @pytest.mark.parametrize("where", ["step", "descend"])
-def test_after_a_later_step_that_fails_it_goes_on(where):
-    """Also when the memory was being given the batch, and when classes came for which the head
-    had to grow."""
+def test_after_a_later_failing_step_it_learns_on(where):
+    """This includes a failure while the memory takes the batch, and new classes that grow the
+    head."""
     learner = teach(made(Failing, memory=5), [0, 1])
     x, _ = batch([0, 1, 2])
     learner.scores(x)
@@ -169,7 +169,7 @@ def test_after_a_later_step_that_fails_it_goes_on(where):
 
 
 @pytest.mark.parametrize("name", ["model", "optimizer", "parts", "generators"])
-def test_a_state_that_cannot_be_loaded_leaves_a_learner_as_new(name):
+def test_a_state_that_cannot_be_loaded_leaves_the_learner_new(name):
     state = teach(made(ER, memory=5), [0, 1]).state_dict()
     tried, fresh = made(ER, memory=5), made(ER, memory=5)
     del state[name]
@@ -181,7 +181,7 @@ def test_a_state_that_cannot_be_loaded_leaves_a_learner_as_new(name):
     assert tried.state_sha256() == fresh.state_sha256()
 
 
-def test_a_setting_is_in_use_as_soon_as_the_learner_is_prepared():
+def test_settings_are_fixed_once_the_learner_is_prepared():
     learner = made(ER, memory=5)
     learner.lr = 0.25
     learner.prepare((6,), torch.float32)
@@ -191,13 +191,13 @@ def test_a_setting_is_in_use_as_soon_as_the_learner_is_prepared():
     assert learner.trainer.optimizer.param_groups[0]["lr"] == 0.25
 
 
-# ---- what is kept
+# ---- memories and copies
 
 
 def test_stores_are_the_memories_by_name_and_bytes_those_of_memories_and_copies():
     learner = teach(made(Hoarding, memory=5), [0, 1])
     assert stores_of(learner) == [learner.store, learner.second]
-    assert learner.second.kept == ("x", "y")
+    assert learner.second.column_names == ("x", "y")
     assert memory_bytes(learner) == (5 + 7) * (6 * 4 + 8)
     assert copy_bytes(learner) == learner.teacher.bytes > 0
     plain = teach(made(Finetune), [0, 1])
@@ -208,7 +208,7 @@ def test_stores_are_the_memories_by_name_and_bytes_those_of_memories_and_copies(
 
 
 def tell(learner, how):
-    """Three tasks of three batches, their boundaries told in one way or another."""
+    """Returns three tasks of three batches, with boundaries set in one of several ways."""
     for index, labels in enumerate(TASKS):
         if how == "new_task" or (how == "both" and index):
             learner.new_task()
@@ -223,7 +223,7 @@ def tell(learner, how):
 
 @pytest.mark.parametrize(("how", "calls"), [("new_task", 2), ("both", 3), ("inferred", 2)])
 @pytest.mark.parametrize("head", ["trained", "frozen"])
-def test_a_task_is_finished_once_and_before_anything_of_the_next_one_begins(how, calls, head):
+def test_a_task_is_finished_once_and_before_the_next_one_begins(how, calls, head):
     learner = tell(made(Watched, gap=2, head=head), how)
     assert learner.task == 2
     for task, found in enumerate(learner.ended):
@@ -234,22 +234,22 @@ def test_a_task_is_finished_once_and_before_anything_of_the_next_one_begins(how,
 
 
 @pytest.mark.parametrize("how", ["new_task", "both", "inferred"])
-def test_a_step_may_be_another_one_after_the_first_task_only(how, monkeypatch):
-    """What is captured of the first task is of no use then; later boundaries keep what there is."""
-    told = []
-    monkeypatch.setattr(Trainer, "expect_another_step", lambda _: told.append(learner.steps))
+def test_a_step_may_change_after_the_first_task_only(how, monkeypatch):
+    """The step captured in the first task is then dropped; later boundaries keep the graph."""
+    drops = []
+    monkeypatch.setattr(Trainer, "expect_changed_step", lambda _: drops.append(learner.steps))
     monkeypatch.setattr(Finetune, "traits", Traits(later_steps_differ=True))
     learner = made(Finetune, gap=2)
     tell(learner, how)
-    assert told == [3]
+    assert drops == [3]
     monkeypatch.undo()
-    monkeypatch.setattr(Trainer, "expect_another_step", lambda _: told.append(learner.steps))
+    monkeypatch.setattr(Trainer, "expect_changed_step", lambda _: drops.append(learner.steps))
     tell(made(Finetune, gap=2), how)
-    assert told == [3], "nor is anything captured anew for other methods"
+    assert drops == [3], "other methods keep their graph"
 
 
-def test_finishing_a_task_knows_the_task_and_the_classes_that_end():
-    """However its end was found."""
+def test_on_task_end_sees_the_task_and_the_classes_that_end():
+    """This holds for inferred boundaries too."""
     known = {}
 
     @dataclass(kw_only=True, eq=False)
@@ -275,11 +275,11 @@ def test_a_task_without_a_batch_is_not_finished():
     for _ in range(3):
         learner.new_task()
         learner.end_task()
-    assert [one["steps"] for one in learner.ended] == [3]
+    assert [value["steps"] for value in learner.ended] == [3]
     assert learner.task == 1
 
 
-def test_an_end_that_was_told_is_not_inferred_once_more():
+def test_a_task_ended_by_the_caller_is_not_ended_again():
     learner = made(Watched, gap=2)
     teach(learner, [0, 1])
     learner.end_task()
@@ -292,8 +292,8 @@ def test_an_end_that_was_told_is_not_inferred_once_more():
 
 
 @pytest.mark.parametrize("stop", [None, "before", "between", "after"])
-def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_forgets_it(stop, tmp_path):
-    learner = made(Tidy)
+def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_skips_it(stop, tmp_path):
+    learner = made(TrainsAtTaskEnd)
     teach(learner, [0, 1])
     for moment in ("before", "between", "after"):
         if moment == stop:
@@ -306,17 +306,17 @@ def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_forgets_it(stop, tm
     assert not learner._task_ended
     assert learner.trainer.image_counts == {"task ends": ImageCount(4, 1)}
     teach(learner, [2, 3])
-    straight = made(Tidy)
+    straight = made(TrainsAtTaskEnd)
     teach(straight, [0, 1])
     straight.new_task()
     teach(straight, [2, 3])
     assert learner.state_sha256() == straight.state_sha256()
 
 
-def test_what_is_done_at_the_end_of_a_task_changes_what_comes_after():
-    """Or the tests around it would see nothing."""
+def test_on_task_end_changes_later_steps():
+    """Otherwise the tests above would detect nothing."""
     ends = []
-    for method in (Finetune, Tidy):
+    for method in (Finetune, TrainsAtTaskEnd):
         learner = made(method)
         teach(learner, [0, 1])
         learner.end_task()
@@ -324,10 +324,10 @@ def test_what_is_done_at_the_end_of_a_task_changes_what_comes_after():
     assert ends[0] != ends[1]
 
 
-# ---- what scores
+# ---- the scorer
 
 
-def test_a_scorer_is_made_once_for_each_state_however_often_scores_are_asked():
+def test_a_scorer_is_made_once_per_state():
     learner = made(Watched)
     teach(learner, [0, 1])
     assert learner.ready == []
@@ -357,7 +357,7 @@ def test_a_task_that_was_finished_by_the_next_one_is_a_new_state():
     assert learner.ready == [(3, 0), (3, 1)]
 
 
-def test_an_opened_learner_makes_its_scorer_anew(tmp_path):
+def test_an_opened_learner_makes_its_scorer_again(tmp_path):
     learner = made(Watched)
     teach(learner, [0, 1])
     x, _ = batch([0, 1])
@@ -368,7 +368,7 @@ def test_an_opened_learner_makes_its_scorer_anew(tmp_path):
     assert again.ready == [(3, 0)]
 
 
-def test_scores_and_labels_are_those_of_the_methods_scorer():
+def test_scores_and_labels_come_from_the_methods_scorer():
     plain, contrary = made(Finetune), made(Contrary)
     for learner in (plain, contrary):
         teach(learner, [3, 5, 4])
@@ -380,24 +380,24 @@ def test_scores_and_labels_are_those_of_the_methods_scorer():
     assert torch.equal(snapshot.scores(x), contrary.scores(x))
 
 
-def test_scores_are_of_normalised_samples():
+def test_scores_use_normalised_samples():
     learner = teach(made(Finetune, mean=(0.5,), std=(2.0,)), [0, 1])
     x, _ = batch([0, 1])
-    expected = learner.trainer.evaluator((x - 0.5) / 2)[:, :2].detach()
+    expected = learner.trainer.eval_model((x - 0.5) / 2)[:, :2].detach()
     torch.testing.assert_close(learner.scores(x), expected)
 
 
 # ---- a snapshot
 
 
-def test_a_snapshot_has_nothing_in_common_with_the_learner():
+def test_a_snapshot_shares_nothing_with_the_learner():
     learner = teach(made(ER, memory=5), [3, 5])
     snapshot, x = learner.snapshot(), batch([3, 5, 3])[0]
-    shared = {one.data_ptr() for one in learner.model.state_dict().values()}
+    shared = {value.data_ptr() for value in learner.model.state_dict().values()}
     own = snapshot.scorer.state_dict().values()
-    assert not shared & {one.data_ptr() for one in own}
-    assert not any(one.requires_grad for one in snapshot.scorer.parameters())
-    assert all(one.requires_grad for one in learner.model.parameters())
+    assert not shared & {value.data_ptr() for value in own}
+    assert not any(parameter.requires_grad for parameter in snapshot.scorer.parameters())
+    assert all(parameter.requires_grad for parameter in learner.model.parameters())
     scores, labels = learner.scores(x), learner.predict(x)
     teach(learner, list(range(20)))
     assert snapshot.classes == (3, 5)
@@ -405,7 +405,7 @@ def test_a_snapshot_has_nothing_in_common_with_the_learner():
     assert torch.equal(snapshot.predict(x), labels)
 
 
-def test_a_snapshot_is_of_what_was_learned_and_refuses_what_the_learner_would():
+def test_a_snapshot_needs_a_learned_batch_and_refuses_invalid_samples():
     learner = made(ER, memory=5)
     with pytest.raises(NotFittedError, match="learned nothing yet"):
         learner.snapshot()
@@ -415,27 +415,27 @@ def test_a_snapshot_is_of_what_was_learned_and_refuses_what_the_learner_would():
             snapshot.scores(x)
 
 
-# ---- what is spent beside the steps
+# ---- images outside of steps
 
 
-def test_what_is_spent_adds_up_by_purpose_and_survives_a_file(tmp_path):
+def test_image_counts_add_up_by_purpose_and_are_saved(tmp_path):
     learner = made(Finetune)
     teach(learner, [0, 1])
     assert learner.trainer.image_counts == {}
-    learner.trainer.spend("scores", ImageCount(5, 7))
-    learner.trainer.spend("task ends", ImageCount(1))
-    learner.trainer.spend("scores", ImageCount(10))
+    learner.trainer.count_images("scores", ImageCount(5, 7))
+    learner.trainer.count_images("task ends", ImageCount(1))
+    learner.trainer.count_images("scores", ImageCount(10))
     expected = {"scores": ImageCount(15, 7), "task ends": ImageCount(1, 0)}
     assert learner.trainer.image_counts == expected
     again = reopened(learner, tmp_path)
     assert again.trainer.image_counts == expected
-    again.trainer.spend("task ends", ImageCount(0, 2))
+    again.trainer.count_images("task ends", ImageCount(0, 2))
     assert again.trainer.image_counts["task ends"] == ImageCount(1, 2)
     assert learner.trainer.image_counts == expected
 
 
-def test_what_a_scorer_takes_is_spent_once_for_each_state():
-    learner = teach(made(Tidy), [0, 1])
+def test_the_images_of_a_scorer_are_counted_once_per_state():
+    learner = teach(made(TrainsAtTaskEnd), [0, 1])
     x, _ = batch([0, 1])
     for _ in range(3):
         learner.scores(x)
@@ -448,8 +448,8 @@ def test_what_a_scorer_takes_is_spent_once_for_each_state():
     }
 
 
-class FailsWhenTold(ER):
-    """Raises in its step while `failing`."""
+class FailsOnDemand(ER):
+    """A learner whose step raises while `failing`."""
 
     failing = False
 
@@ -459,8 +459,8 @@ class FailsWhenTold(ER):
         super().descend(loss)
 
 
-def test_classes_of_a_step_that_fails_are_as_unknown_as_before():
-    tried, other = (made(FailsWhenTold, memory=5, gap=2) for _ in range(2))
+def test_the_new_classes_of_a_failing_step_stay_unknown():
+    tried, other = (made(FailsOnDemand, memory=5, gap=2) for _ in range(2))
     for learner in (tried, other):
         teach(learner, [0, 1], times=4)
     tried.failing = True
@@ -501,7 +501,7 @@ def test_a_task_ends_once():
 
 
 @pytest.mark.parametrize("holder", [list, lambda parts: dict(enumerate(parts))])
-def test_a_part_that_would_be_forgotten_is_refused(holder):
+def test_a_part_that_would_not_be_saved_is_refused(holder):
     class Hides(ER):
         def build(self, shape, dtype):
             super().build(shape, dtype)

@@ -1,4 +1,5 @@
-"""What a prompt or a notebook shows of an object: a line, or a small table; no arrays, no pages."""
+"""Tests the representations of objects in a prompt or notebook: a line or a small table, never
+arrays."""
 
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ POINT = next(onepass.evaluate(learned(), STREAM))
 
 
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("value", "texts"),
     [
         (DATA, ["'synthetic'", "600 training and 200 test vectors of 20", "10 classes"]),
         (STREAM, ["ClassIncremental", "'synthetic'", "2 tasks", "10 steps"]),
@@ -33,19 +34,19 @@ POINT = next(onepass.evaluate(learned(), STREAM))
     ],
     ids=["dataset", "stream", "learner", "point", "counted point", "snapshot", "step"],
 )
-def test_an_object_shows_itself_in_a_line(one, said):
-    line = repr(one)
+def test_an_object_has_a_one_line_repr(value, texts):
+    line = repr(value)
     assert len(line.splitlines()) == 1 and len(line) < 160
-    assert all(words in line for words in said)
+    assert all(text in line for text in texts)
 
 
-@pytest.mark.parametrize("one", [DATA, STREAM, learned(), POINT, learned().kept])
-def test_a_notebook_shows_a_small_table(one):
-    table = one._repr_html_()
+@pytest.mark.parametrize("value", [DATA, STREAM, learned(), POINT, learned().kept])
+def test_a_notebook_displays_a_small_table(value):
+    table = value._repr_html_()
     assert table.startswith("<table>") and len(table) < 1000
 
 
-def test_a_point_shows_what_was_measured_and_no_more():
+def test_a_point_displays_its_measurements_only():
     batches = [STREAM.batch(step) for step in range(3)]
     (point,) = onepass.evaluate(learned(), batches, prequential=True)
     assert repr(point) == f"<Point step=3, task=0, prequential={point.prequential:.1f}>"
@@ -53,16 +54,16 @@ def test_a_point_shows_what_was_measured_and_no_more():
     assert "classes=" in repr(both) and "accuracy=" in repr(both) and "prequential=" in repr(both)
 
 
-def test_a_learner_shows_only_what_was_chosen():
+def test_a_learner_displays_only_settings_that_differ_from_the_defaults():
     assert repr(onepass.GSA()) == "GSA()"
     assert repr(onepass.GSA(lr=5e-4, mirror=True)) == "GSA(lr=0.0005, mirror=True)"
     assert repr(onepass.ER(net=nn.Linear(64, 8))) == "ER(net=<Linear>)"
 
 
-def test_names_are_text_and_never_html():
+def test_names_are_escaped_in_html():
     names = ("<script>", *DATA.class_names[1:])
     hostile = replace(DATA, name="<b>\x1b[31m", class_names=names)
-    for one in (hostile, onepass.ClassIncremental(hostile, tasks=2)):
-        assert "\x1b" not in repr(one) + one._repr_html_()
-        assert "<b>" not in one._repr_html_() and "&lt;b&gt;" in one._repr_html_()
+    for learner in (hostile, onepass.ClassIncremental(hostile, tasks=2)):
+        assert "\x1b" not in repr(learner) + learner._repr_html_()
+        assert "<b>" not in learner._repr_html_() and "&lt;b&gt;" in learner._repr_html_()
     assert "&lt;script&gt;" in hostile._repr_html_()

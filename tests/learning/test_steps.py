@@ -1,12 +1,12 @@
-"""What a step is written with: samples, gradients, the memory, and the order of keeping and
-descending."""
+"""Tests the vocabulary of a step: samples, gradients, the memory, and the order of keep and
+descend."""
 
 from dataclasses import dataclass
 
 import pytest
 import torch
 import torch.nn.functional as F
-from teaching import TASKS, batch, made, teach
+from label_vectors import TASKS, batch, made, teach
 from torch import nn
 
 from onepass import ER, Finetune
@@ -17,7 +17,7 @@ from onepass.memory import Reservoir
 
 @dataclass(kw_only=True, eq=False)
 class InTwo(Finetune):
-    """Fine-tuning whose gradients are made first and applied afterwards."""
+    """Fine-tuning that computes gradients first and applies them afterwards."""
 
     def step(self, x, y):
         (new,) = self.forward(Samples.of(x, y))
@@ -28,7 +28,7 @@ class InTwo(Finetune):
 
 @dataclass(kw_only=True, eq=False)
 class Replaying(ER):
-    """Experience replay that does what it is told to in one of several orders."""
+    """Experience replay that draws, keeps and descends in a chosen order."""
 
     order: str = "keep, descend"
 
@@ -49,7 +49,7 @@ class Replaying(ER):
 
 
 class Normed(nn.Module):
-    """Layers whose features are told from each other by mode and precision."""
+    """A network whose features depend on mode and precision."""
 
     def __init__(self):
         super().__init__()
@@ -67,7 +67,7 @@ class Normed(nn.Module):
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "nesterov"])
 @pytest.mark.parametrize("head", ["trained", "frozen"])
-def test_descending_along_gradients_is_descending_bit_for_bit(optimizer, head):
+def test_descend_along_equals_descend_bit_for_bit(optimizer, head):
     ends = []
     for method in (Finetune, InTwo):
         learner = made(method, optimizer=optimizer, head=head)
@@ -78,7 +78,7 @@ def test_descending_along_gradients_is_descending_bit_for_bit(optimizer, head):
     assert ends[0] == ends[1]
 
 
-def test_a_parameter_that_the_loss_does_not_reach_has_a_gradient_of_zeros():
+def test_a_parameter_that_the_loss_does_not_use_has_a_zero_gradient():
     @dataclass(kw_only=True, eq=False)
     class Beside(Finetune):
         def extra_modules(self, features, rng):
@@ -88,20 +88,24 @@ def test_a_parameter_that_the_loss_does_not_reach_has_a_gradient_of_zeros():
     teach(learner, [0, 1])
     x, y = batch([0, 1])
     found = learner.trainer.gradients(F.cross_entropy(learner.model(x), y))
-    names = [name for name, one in learner.model.named_parameters() if one.requires_grad]
-    assert [one.shape for one in found] == [one.shape for one in learner.trainer.trainable]
-    silent = {name for name, one in zip(names, found, strict=True) if not one.any()}
+    names = [
+        name for name, parameter in learner.model.named_parameters() if parameter.requires_grad
+    ]
+    assert [value.shape for value in found] == [
+        parameter.shape for parameter in learner.trainer.trainable
+    ]
+    silent = {name for name, value in zip(names, found, strict=True) if not value.any()}
     assert silent == {"second.weight", "second.bias"}
 
 
-def test_gradients_are_asked_for_and_nothing_is_left_behind():
+def test_gradients_returns_gradients_and_sets_none():
     learner = teach(made(Finetune), [0, 1])
     for parameter in learner.trainer.trainable:
         parameter.grad = None
     before = learner.state_sha256()
     x, y = batch([0, 1])
     learner.trainer.gradients(F.cross_entropy(learner.model(x), y))
-    assert all(one.grad is None for one in learner.model.parameters())
+    assert all(value.grad is None for value in learner.model.parameters())
     assert learner.state_sha256() == before
 
 
@@ -110,15 +114,15 @@ def test_too_few_gradients_are_an_error():
     teach(learner, [0, 1])
     with pytest.raises(ValueError, match="shorter"):
         learner.trainer.descend_along(
-            [torch.zeros_like(one) for one in learner.trainer.trainable[:-1]]
+            [torch.zeros_like(parameter) for parameter in learner.trainer.trainable[:-1]]
         )
 
 
-# ---- keeping, and then descending
+# ---- keep and descend
 
 
 @pytest.mark.parametrize("descend", ["descend", "descend along"])
-def test_what_is_drawn_before_it_descends_does_not_know_the_batch_that_is_kept(descend):
+def test_a_draw_before_descend_does_not_return_the_kept_batch(descend):
     ends = set()
     for order in (f"keep, draw, {descend}", f"draw, keep, {descend}"):
         learner = made(Replaying, memory=5, replay=4, order=order)
@@ -129,14 +133,14 @@ def test_what_is_drawn_before_it_descends_does_not_know_the_batch_that_is_kept(d
 
 
 @pytest.mark.parametrize("descend", ["descend", "descend along"])
-def test_before_and_after_both_it_can_be_drawn_from(descend):
+def test_the_memory_can_be_drawn_from_before_and_after(descend):
     learner = made(Replaying, memory=5, replay=4, order=f"draw, keep, {descend}, draw")
     teach(learner, [0, 1], times=4)
     assert int(learner.store.offered) == 8
     assert len(learner.store.draw(3, Samples.of(*batch([0]))).y) == 3
 
 
-def test_whether_it_keeps_before_it_descends_or_after_changes_no_bit():
+def test_keeping_before_or_after_descend_is_equal_bit_for_bit():
     orders = ("keep, descend", "descend, keep", "keep, descend along")
     ends = set()
     for order in orders:
@@ -147,14 +151,14 @@ def test_whether_it_keeps_before_it_descends_or_after_changes_no_bit():
     assert len(ends) == 1
 
 
-def test_a_step_that_only_keeps_leaves_the_memory_open():
+def test_a_step_that_only_keeps_stores_the_batch():
     learner = made(Replaying, memory=5, replay=4, order="keep")
     teach(learner, [0, 1])
     assert int(learner.store.size) == 5
 
 
 @pytest.mark.parametrize("stop", [1, 4])
-def test_a_step_that_fails_after_keeping_leaves_the_memory_open(stop, monkeypatch):
+def test_a_step_that_fails_after_keep_does_not_block_the_memory(stop, monkeypatch):
     learner = made(Replaying, memory=5, replay=4)
     teach(learner, [0, 1], times=stop)
 
@@ -169,7 +173,7 @@ def test_a_step_that_fails_after_keeping_leaves_the_memory_open(stop, monkeypatc
     assert learner.steps == stop + 1
 
 
-def test_a_batch_is_kept_in_the_memory_that_is_named_with_fields_of_its_own():
+def test_keep_takes_a_memory_and_its_fields():
     @dataclass(kw_only=True, eq=False)
     class Two(Finetune):
         def build(self, shape, dtype):
@@ -192,7 +196,7 @@ def test_a_batch_is_kept_in_the_memory_that_is_named_with_fields_of_its_own():
 # ---- samples, features, rows
 
 
-def test_samples_of_the_stream_all_count():
+def test_stream_samples_all_have_weight_1():
     x, y = batch([0, 1, 2])
     samples = Samples.of(x, y)
     assert samples.x is x and samples.y is y
@@ -201,15 +205,15 @@ def test_samples_of_the_stream_all_count():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_features_are_those_of_the_evaluating_network_of_samples_as_they_are(precision):
+def test_features_come_from_unaugmented_samples_in_evaluation_mode(precision):
     learner = made(Finetune, net=Normed(), precision=precision, mean=(0.5,), std=(2.0,))
     teach(learner, [0, 1, 2])
     before = learner.state_sha256()
-    x, _ = batch([0, 1, 2] * 300)  # more than are taken at once
+    x, _ = batch([0, 1, 2] * 300)  # more than one piece
     found = learner.trainer.features_of(x)
     assert found.dtype == torch.float32 and not found.requires_grad
     assert found.shape == (900, 8)
-    expected = learner.trainer.evaluator.features((x - 0.5) / 2).float().detach()
+    expected = learner.trainer.eval_model.features((x - 0.5) / 2).float().detach()
     torch.testing.assert_close(found, expected)
     alone = learner.trainer.features_of(x[:1])
     torch.testing.assert_close(alone, found[:1])
@@ -217,7 +221,7 @@ def test_features_are_those_of_the_evaluating_network_of_samples_as_they_are(pre
     assert all(module.training for module in learner.model.modules())
 
 
-def test_rows_are_new_until_the_boundary_and_old_from_then_on():
+def test_rows_are_new_until_the_boundary_and_old_afterwards():
     learner = made(Finetune)
     for task, labels in enumerate(TASKS):
         learner.new_task()

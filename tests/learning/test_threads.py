@@ -1,4 +1,4 @@
-"""Predicting in other threads touches nothing that learning uses."""
+"""Tests that predicting in other threads does not affect learning."""
 
 import itertools
 import threading
@@ -17,7 +17,7 @@ STEPS = 160
 
 
 class SmallNet(nn.Module):
-    """With BatchNorm, whose mode and statistics are what threads used to spoil."""
+    """A network with BatchNorm, whose mode and statistics threads could change."""
 
     def __init__(self):
         super().__init__()
@@ -51,8 +51,8 @@ def learn(learner, steps=STEPS):
 
 
 def in_threads(count, work):
-    """Runs work() over and over in so many threads; gives a function that ends them, and says how
-    often it was done and what went wrong."""
+    """Calls work() repeatedly in several threads. Returns a function that stops them and returns
+    the number of calls and the errors."""
     stop, done, problems = threading.Event(), [], []
 
     def loop():
@@ -78,7 +78,7 @@ def in_threads(count, work):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["learner", "snapshot"])
-def test_four_threads_that_predict_leave_the_learning_of_a_fifth_alone(by):
+def test_four_predicting_threads_do_not_affect_a_fifth_that_learns(by):
     alone, watched, x = learn(made()), made(), DATA.test_x[:20]
 
     def predict():
@@ -89,12 +89,12 @@ def test_four_threads_that_predict_leave_the_learning_of_a_fifth_alone(by):
     learn(watched)
     times, problems = end()
     assert not problems
-    assert times > 20, "nobody predicted while it learned"
+    assert times > 20, "no thread predicted while it learned"
     assert watched.state_sha256() == alone.state_sha256()
     assert all(module.training for module in watched.model.modules())
 
 
-def test_threads_that_only_predict_agree_and_leave_the_modes_as_they_were():
+def test_predicting_threads_agree_and_change_no_mode():
     learner, x = learn(made(), steps=20), DATA.test_x
     scores, answers = learner.scores(x), []
     end = in_threads(4, lambda: answers.append(torch.equal(learner.scores(x), scores)))
@@ -156,26 +156,26 @@ def test_learning_in_two_threads_at_once_is_refused_and_changes_nothing():
     assert learner.state_sha256() == learn(made(), steps=4).state_sha256()
 
 
-def test_a_snapshot_of_class_means_serves_while_they_move():
+def test_a_snapshot_of_class_means_predicts_while_learning_goes_on():
     learner, x = learn(made(SCR), steps=30), DATA.test_x
     snapshot, scores = learner.snapshot(), learner.scores(x)
     answers = []
     end = in_threads(2, lambda: answers.append(torch.equal(snapshot.scores(x), scores)))
     for _ in range(20):
         learner.learn(DATA.train_x[:10], DATA.train_y[:10])
-        learner.predict(x)  # makes means of its own
+        learner.predict(x)  # makes its own class means
     assert not end()[1]
     assert answers and all(answers)
 
 
-def test_everyone_has_a_turn():
-    """A thread that asks again and again does not keep the others waiting."""
+def test_every_thread_gets_its_turn():
+    """A thread that predicts in a loop does not keep the others waiting."""
     turns, order, ready = LearnerLock(), [], threading.Barrier(2)
 
     def ask(name):
         ready.wait()
         for _ in range(50):
-            with turns.looking():
+            with turns.reading():
                 order.append(name)
                 time.sleep(0.0005)
 
@@ -184,13 +184,13 @@ def test_everyone_has_a_turn():
         thread.start()
     for thread in threads:
         thread.join()
-    changes = sum(one != other for one, other in itertools.pairwise(order))
+    changes = sum(first != second for first, second in itertools.pairwise(order))
     assert changes > 40, f"the turns went {order}"
 
 
-def test_a_turn_may_be_asked_for_again_by_who_has_it():
+def test_the_lock_is_reentrant():
     turns = LearnerLock()
-    with turns.learning(), turns.looking(), turns.looking():
+    with turns.learning(), turns.reading(), turns.reading():
         pass
-    with turns.looking():
+    with turns.reading():
         pass

@@ -1,5 +1,5 @@
-"""What trains: modules of the method's own, the parts that are told, gradients and where they lie,
-generators, and how all of it grows and is saved."""
+"""Tests the trainer: a method's modules, notified parts, gradients and their strides, generators,
+growth and saving."""
 
 import copy
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from teaching import TASKS, batch, made, register, reopened, teach
+from label_vectors import TASKS, batch, made, register, reopened, teach
 from torch import nn
 
 from onepass import ER, Finetune
@@ -18,7 +18,7 @@ from onepass.nets import CosineHead, Head, build
 
 
 class Sum(nn.Module):
-    """The logits of a network's two tops, added."""
+    """Adds the logits of a network's two heads."""
 
     def __init__(self, net):
         super().__init__()
@@ -35,31 +35,31 @@ def both(net, inputs):
 
 @dataclass(kw_only=True, eq=False)
 class Twofold(Finetune):
-    """Trains a module beside backbone and head, and scores with both."""
+    """A learner that trains a further module and scores with both."""
 
     def extra_modules(self, features, rng):
         return {"second": build(lambda: nn.Linear(features, 16), rng)}
 
     def step(self, x, y):
         logits = torch.stack(both(self.model, self.views(x)))
-        loss = sum(F.cross_entropy(one[:, : len(self.classes)], y) for one in logits)
+        loss = sum(F.cross_entropy(logit[:, : len(self.classes)], y) for logit in logits)
         self.descend(loss)
         return Step.of(loss)
 
     def scorer(self):
-        return Sum(self.trainer.evaluator)
+        return Sum(self.trainer.eval_model)
 
 
 @dataclass(kw_only=True, eq=False)
 class Cosine(Finetune):
-    """Has a head of cosines."""
+    """A learner with a cosine head."""
 
     def make_head(self, features, rng):
         return CosineHead(features, 16, rng, scale=5.0)
 
 
 class Diary(StatefulPart):
-    """Writes down what it is told."""
+    """A part that logs its notifications."""
 
     def __init__(self):
         self.pages = []
@@ -78,7 +78,7 @@ class Diary(StatefulPart):
 
 
 class Counter(StatefulPart):
-    """A tensor that counts the optimiser's steps, and one that is not saved."""
+    """A part with a tensor that counts optimiser steps, and one that is not saved."""
 
     tensors = ("updates",)
 
@@ -91,27 +91,27 @@ class Counter(StatefulPart):
 
 
 @dataclass(kw_only=True, eq=False)
-class Told(Finetune):
-    """Keeps two parts, and something that is none."""
+class TwoParts(Finetune):
+    """A learner with two parts, and an attribute that is not a part."""
 
     def build(self, shape, dtype):
         self.diary, self.counter, self.plain = Diary(), Counter(), torch.zeros(3)
 
     def step(self, x, y):
-        self.late = Diary()  # too late to be a part
+        self.late = Diary()  # too late to become a part
         return super().step(x, y)
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    register(monkeypatch, Twofold, Cosine, Told)
+    register(monkeypatch, Twofold, Cosine, TwoParts)
 
 
-# ---- modules beside backbone and head
+# ---- further modules
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "nesterov"])
-def test_a_module_of_the_methods_own_trains_and_is_saved(optimizer, tmp_path):
+def test_a_methods_module_trains_and_is_saved(optimizer, tmp_path):
     learner = made(Twofold, optimizer=optimizer, lr=1e-2)
     learner.prepare((6,), torch.float32)
     begun = learner.model.second.weight.detach().clone()
@@ -123,12 +123,12 @@ def test_a_module_of_the_methods_own_trains_and_is_saved(optimizer, tmp_path):
     assert torch.equal(again.model.second.weight, learner.model.second.weight)
     x, _ = batch([0, 1, 2])
     assert torch.equal(again.scores(x), learner.scores(x))
-    for one in (learner, again):
-        teach(one, [1, 2, 3])
+    for either in (learner, again):
+        teach(either, [1, 2, 3])
     assert again.state_sha256() == learner.state_sha256()
 
 
-def test_a_module_of_the_methods_own_is_part_of_the_fingerprint():
+def test_a_methods_module_is_in_the_fingerprint():
     learner = made(Twofold)
     teach(learner, [0, 1])
     before = learner.params_sha256()
@@ -137,7 +137,7 @@ def test_a_module_of_the_methods_own_is_part_of_the_fingerprint():
     assert learner.params_sha256() != before
 
 
-def test_a_module_of_the_methods_own_can_score_too():
+def test_a_methods_module_can_score_too():
     learner = made(Twofold)
     teach(learner, [3, 5])
     x, _ = batch([3, 5])
@@ -146,11 +146,11 @@ def test_a_module_of_the_methods_own_can_score_too():
     assert torch.equal(learner.scores(x), expected)
 
 
-# ---- a head of the method's own
+# ---- a method's own head
 
 
 @pytest.mark.parametrize("head", ["trained", "frozen"])
-def test_a_learner_with_a_head_of_its_own_learns_grows_and_is_saved(head, tmp_path):
+def test_a_learner_with_its_own_head_learns_grows_and_is_saved(head, tmp_path):
     learner = made(Cosine, lr=1e-2, head=head)
     bias = None
     for first in (0, 10):
@@ -168,22 +168,22 @@ def test_a_learner_with_a_head_of_its_own_learns_grows_and_is_saved(head, tmp_pa
         assert (learner.predict(x) >= 10).all()
     again = reopened(learner, tmp_path)
     assert torch.equal(again.scores(x), scores)
-    for one in (learner, again):
-        one.learn(x, y)
+    for either in (learner, again):
+        either.learn(x, y)
     assert again.state_sha256() == learner.state_sha256()
 
 
 # ---- parts
 
 
-def test_parts_are_the_attributes_that_are_parts_once_all_are_made():
-    learner = teach(made(Told), [0, 1])
+def test_parts_are_the_attributes_of_that_type_after_build():
+    learner = teach(made(TwoParts), [0, 1])
     assert learner.trainer.parts == {"diary": learner.diary, "counter": learner.counter}
     assert learner.late.pages == []
 
 
-def test_a_part_is_told_of_classes_tasks_growth_and_steps_in_their_order():
-    learner = made(Told)
+def test_a_part_is_notified_of_classes_tasks_growth_and_steps_in_order():
+    learner = made(TwoParts)
     for labels in (TASKS[0], list(range(20))):
         learner.new_task()
         teach(learner, labels, times=2)
@@ -200,7 +200,7 @@ def test_a_part_is_told_of_classes_tasks_growth_and_steps_in_their_order():
     ]
 
 
-def test_a_part_is_told_after_the_network_has_moved():
+def test_a_part_is_notified_after_the_update():
     found = []
 
     class Looking(StatefulPart):
@@ -221,12 +221,12 @@ def test_a_part_is_told_after_the_network_has_moved():
     for labels in TASKS:
         learner.learn(*batch(labels))
         assert torch.equal(found[-1], learner.model.head.weight)
-        assert torch.equal(found[-1][6:], born[6:]), "spare rows are put back before it is told"
+        assert torch.equal(found[-1][6:], born[6:]), "spare rows are reset before the notification"
     assert len(found) == 3
 
 
-def test_what_a_part_names_is_saved_and_nothing_else_has_to_be_written(tmp_path):
-    learner = teach(made(Told), [0, 1])
+def test_a_part_saves_the_tensors_it_names(tmp_path):
+    learner = teach(made(TwoParts), [0, 1])
     assert set(learner.state_dict()["parts"]) == {"counter"}, "a part without tensors is left out"
     again = reopened(learner, tmp_path)
     assert float(again.counter.updates) == 3
@@ -235,8 +235,8 @@ def test_what_a_part_names_is_saved_and_nothing_else_has_to_be_written(tmp_path)
     assert float(again.counter.updates) == 6
 
 
-def test_a_deep_copy_of_a_learner_has_parts_of_its_own():
-    learner = teach(made(Told), [0, 1])
+def test_a_deep_copy_of_a_learner_has_its_own_parts():
+    learner = teach(made(TwoParts), [0, 1])
     other = copy.deepcopy(learner)
     assert other.trainer.parts["counter"] is other.counter is not learner.counter
     teach(other, [0, 1])
@@ -248,63 +248,67 @@ def test_a_deep_copy_of_a_learner_has_parts_of_its_own():
 
 
 @pytest.mark.parametrize("largest", [0.01, 1.0, 1e6])
-def test_gradients_are_cut_to_a_largest_norm_as_torch_cuts_them(largest):
+def test_gradients_are_clipped_as_by_torch(largest):
     free, cut = (
         made(Finetune, optimizer="sgd", lr=1.0, weight_decay=0.0, augment="none") for _ in range(2)
     )
     x, y = batch([0, 1, 2])
-    for one in (free, cut):
-        one.prepare((6,), torch.float32)
-        one.trainer.add_rows(0, 16)
-    born = [one.detach().clone() for one in free.trainer.trainable]
+    for either in (free, cut):
+        either.prepare((6,), torch.float32)
+        either.trainer.add_rows(0, 16)
+    born = [parameter.detach().clone() for parameter in free.trainer.trainable]
     gradients = free.trainer.gradients(F.cross_entropy(free.model(x), y))
-    norm = torch.cat([one.flatten() for one in gradients]).norm()
+    norm = torch.cat([value.flatten() for value in gradients]).norm()
     cut.trainer.optimise(F.cross_entropy(cut.model(x), y), largest_gradient=largest)
     scale = min(1.0, largest / float(norm))
     for before, gradient, after in zip(born, gradients, cut.trainer.trainable, strict=True):
         torch.testing.assert_close(after.detach(), before - scale * gradient, atol=1e-6, rtol=1e-4)
 
 
-def test_a_gradient_in_another_memory_format_moves_its_parameter_all_the_same():
-    """Fused optimisers read memory in order."""
+def test_a_gradient_with_other_strides_makes_the_same_update():
+    """Fused optimisers require equal strides."""
 
-    def learner():
+    def prepared():
         net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         with torch.no_grad():
             for parameter in net.parameters():
                 parameter.fill_(0.1)
-        one = made(Finetune, net=net, optimizer="sgd", lr=1.0, weight_decay=0.0)
-        one.prepare((3, 6, 6), torch.uint8)
-        one.model.to(memory_format=torch.channels_last)
-        return one
+        learner = made(Finetune, net=net, optimizer="sgd", lr=1.0, weight_decay=0.0)
+        learner.prepare((3, 6, 6), torch.uint8)
+        learner.model.to(memory_format=torch.channels_last)
+        return learner
 
     ends = []
     for form in (torch.channels_last, torch.contiguous_format):
-        one = learner()
-        gradients = [torch.arange(float(p.numel())).view(p.shape) for p in one.trainer.trainable]
+        learner = prepared()
+        gradients = [
+            torch.arange(float(p.numel())).view(p.shape) for p in learner.trainer.trainable
+        ]
         formed = [g.contiguous(memory_format=form) if g.ndim == 4 else g for g in gradients]
-        one.trainer.descend_along(formed)
-        ends.append(one.model.body[0].weight.detach().clone())
+        learner.trainer.descend_along(formed)
+        ends.append(learner.model.body[0].weight.detach().clone())
     assert torch.equal(*ends)
     assert torch.allclose(ends[0], 0.1 - torch.arange(108.0).view(4, 3, 3, 3))
 
 
-def test_what_does_not_train_is_not_trainable():
+def test_frozen_parameters_are_not_trainable():
     body = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
     body[0].requires_grad_(False)
     learner = made(Finetune, net=body)
     learner.prepare((6,), torch.float32)
-    names = [name for name, one in learner.model.named_parameters() if one.requires_grad]
+    names = [
+        name for name, parameter in learner.model.named_parameters() if parameter.requires_grad
+    ]
     assert names == ["body.1.weight", "body.1.bias", "head.weight", "head.bias"]
     trainable = learner.trainer.trainable
-    assert [one.shape for one in trainable] == [(3, 4), (3,), (16, 3), (16,)]
+    assert [parameter.shape for parameter in trainable] == [(3, 4), (3,), (16, 3), (16,)]
     groups = learner.trainer.optimizer.param_groups
-    taken = {id(one) for group in groups for one in group["params"]}
-    assert taken == {id(one) for one in trainable}
+    taken = {id(value) for group in groups for value in group["params"]}
+    assert taken == {id(parameter) for parameter in trainable}
 
 
-def test_each_row_of_the_head_counts_the_steps_since_its_class_came():
-    """Through growth, too: the capacity is 16."""
+def test_each_row_counts_the_steps_since_its_class_arrived():
+    """This includes growth: the first capacity is 16."""
     learner = made(Finetune, net="mlp")
     x = torch.rand(20, 6, generator=torch.Generator().manual_seed(0))
     for labels in (range(2), range(2), range(2, 4), range(20)):
@@ -322,7 +326,7 @@ def a_trainer(**more):
     return Trainer(settings, (6,), torch.float32, **more)
 
 
-def test_a_trainer_of_its_own_has_a_linear_head_and_generators_of_the_seed():
+def test_a_trainer_alone_has_a_linear_head_and_generators_from_the_seed():
     trainer = a_trainer()
     assert type(trainer.model.head) is Head
     assert trainer.model.head.capacity == FIRST_CAPACITY
@@ -333,22 +337,22 @@ def test_a_trainer_of_its_own_has_a_linear_head_and_generators_of_the_seed():
         expected = generator(4, name).get_state()
         assert torch.equal(trainer.rngs[name].get_state(), expected)
     twin = a_trainer()
-    for one, other in zip(trainer.trainable, twin.trainable, strict=True):
-        assert torch.equal(one, other)
+    for first, second in zip(trainer.trainable, twin.trainable, strict=True):
+        assert torch.equal(first, second)
 
 
-def test_generators_that_are_given_are_used_and_one_may_serve_several_purposes():
-    one = torch.Generator().manual_seed(7)
-    trainer = a_trainer(rngs={"initialisation": one, "draws": one, "augmentation": one})
-    assert trainer.views.rng is trainer.rngs["draws"] is one
+def test_given_generators_are_used_and_one_may_serve_several_purposes():
+    rng = torch.Generator().manual_seed(7)
+    trainer = a_trainer(rngs={"initialisation": rng, "draws": rng, "augmentation": rng})
+    assert trainer.views.rng is trainer.rngs["draws"] is rng
     fresh = torch.Generator().manual_seed(7)
-    assert not torch.equal(one.get_state(), fresh.get_state()), "the network was drawn from it"
+    assert not torch.equal(rng.get_state(), fresh.get_state()), "the network was drawn from it"
     again = a_trainer(rngs={"initialisation": fresh, "draws": fresh, "augmentation": fresh})
     for first, second in zip(trainer.trainable, again.trainable, strict=True):
         assert torch.equal(first, second)
 
 
-def test_rows_are_seen_new_and_old_as_classes_and_tasks_come():
+def test_masks_of_rows_follow_classes_and_tasks():
     trainer = a_trainer()
 
     def rows():
@@ -367,7 +371,7 @@ def test_rows_are_seen_new_and_old_as_classes_and_tasks_come():
     assert trainer.model.head.free.nonzero().flatten().tolist() == list(range(40))
 
 
-def test_a_step_that_it_runs_has_waited_for_what_it_keeps():
+def test_a_step_ends_after_its_batch_is_stored():
     learner = made(ER, memory=5)
     learner.prepare((6,), torch.float32)
     learner.trainer.add_rows(0, 2)
@@ -384,8 +388,9 @@ def test_a_step_that_it_runs_has_waited_for_what_it_keeps():
 # ---- generators of another kind of device
 
 
-def test_a_step_knows_no_subnormals():
-    """A step on Split-MNIST took four times as long when a thousand had been made."""
+def test_a_step_flushes_subnormal_numbers():
+    """A step on Split-MNIST took four times as long when a thousand subnormal numbers had
+    appeared."""
     trainer, seen = a_trainer(), []
 
     def step(x, y):
@@ -400,8 +405,9 @@ def test_a_step_knows_no_subnormals():
     assert float(torch.tensor(1e-39) * 1) > 0
 
 
-def test_a_state_of_another_kind_of_device_goes_on_with_numbers_of_its_own():
-    """They cannot be those of the other device; they are repeatable, and differ by step."""
+def test_a_state_from_another_kind_of_device_resumes_with_new_random_numbers():
+    """They cannot equal those of the other device, but they are repeatable and depend on the
+    step."""
     learner = teach(made(ER, memory=5), [0, 1])
     states, found = [learner.state_dict()], []
     learner.learn(*batch([0, 1], seed=9))
@@ -416,7 +422,7 @@ def test_a_state_of_another_kind_of_device_goes_on_with_numbers_of_its_own():
             torch.rand(3, generator=other.trainer.rngs[name]).tolist()
             for name in other.trainer.rngs
         ]
-        assert len({str(one) for one in drawn}) == 3
+        assert len({str(value) for value in drawn}) == 3
         found.append(drawn)
         initial = torch.Generator()
         initial.set_state(state["generators"]["initialisation"]["state"])

@@ -1,11 +1,11 @@
-"""A file whose entries do not fit what they are for is refused before anything is loaded, and says
-which."""
+"""Tests that a file with an invalid entry is refused before anything is loaded, and that the error
+names the entry."""
 
 from functools import cache
 
 import pytest
 import torch
-from stopping import coloured_stream, live, small
+from resumed import coloured_stream, learn_range, small
 
 import onepass
 from onepass import CheckpointError
@@ -20,27 +20,27 @@ def stream():
 
 @cache
 def some_learner(stream):
-    one = small("er")
-    live(one, stream, 0, 3)
-    return one
+    learner = small("er")
+    learn_range(learner, stream, 0, 3)
+    return learner
 
 
 def damaged(folder, stream, change):
-    content = checkpoint.content(some_learner(stream))
+    content = checkpoint.checkpoint_content(some_learner(stream))
     change(content)
-    checkpoint.write(folder / "damaged.pt", content)
+    checkpoint.write_checkpoint(folder / "damaged.pt", content)
     return folder / "damaged.pt"
 
 
 @pytest.mark.parametrize("name", ["method", "settings", "state", "spent"])
-def test_a_checkpoint_that_lacks_a_part_is_refused(name, stream, tmp_path):
+def test_a_checkpoint_without_an_entry_is_refused(name, stream, tmp_path):
     path = damaged(tmp_path, stream, lambda content: content.pop(name))
     with pytest.raises(CheckpointError, match=r"damaged\.pt does not fit"):
         onepass.open(path, device="cpu")
 
 
 @pytest.mark.parametrize("name", validate.BEGUN)
-def test_a_state_that_lacks_a_part_is_refused(name, stream, tmp_path):
+def test_a_state_without_an_entry_is_refused(name, stream, tmp_path):
     path = damaged(tmp_path, stream, lambda content: content["state"].pop(name))
     with pytest.raises(CheckpointError, match=r"damaged\.pt does not fit"):
         onepass.open(path, device="cpu")
@@ -61,14 +61,14 @@ def test_a_state_that_lacks_a_part_is_refused(name, stream, tmp_path):
         ("generators", {"draws": {"device": "cpu", "state": torch.zeros(3, dtype=torch.uint8)}}),
     ],
 )
-def test_a_state_with_a_part_of_another_kind_is_refused(name, value, stream, tmp_path):
+def test_a_state_with_an_entry_of_another_type_is_refused(name, value, stream, tmp_path):
     path = damaged(tmp_path, stream, lambda content: content["state"].update({name: value}))
     with pytest.raises(CheckpointError, match=r"damaged\.pt does not fit"):
         onepass.open(path, device="cpu")
 
 
 def put(path, value):
-    """Changes one entry of a content; a value may be made from what is there."""
+    """Changes one entry of a content. A function computes the value from the old one."""
 
     def change(content):
         *way, last = path.split("/")
@@ -82,14 +82,14 @@ def put(path, value):
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         ("state/optimizer/0/exp_avg", torch.zeros(7), r"optimizer\.0\.exp_avg is float32 \(7,\)"),
         ("state/optimizer/0/exp_avg_sq", torch.Tensor.double, r"float64 .* where float32"),
         ("state/optimizer/4/count", torch.zeros(3), r"optimizer\.4\.count is float32 \(3,\)"),
         ("state/optimizer/0/step", 3.0, r"optimizer\.0\.step is float"),
         ("state/model/head.bias", torch.zeros(2), r"model\.head\.bias is float32 \(2,\)"),
-        ("state/model/more", torch.zeros(1), "model has 'more', which nothing here is for"),
+        ("state/model/more", torch.zeros(1), "model has 'more', which this learner does not use"),
         ("state/parts/store/y", lambda old: old + 30, r"parts\.store\.y holds row 3\d"),
         ("state/parts/store/y", lambda old: old - 9, r"parts\.store\.y holds row -\d"),
         ("state/parts/store/size", torch.tensor(13), "size is 13, not between 0 and 12"),
@@ -110,35 +110,35 @@ def put(path, value):
         ("spent", {"scores": [1, -2]}, r"spent\.scores is -2"),
         ("class_names", ["a", "b"], "class_names has to name"),
         ("class_names", ["a", 7], "class_names is int"),
-        ("settings/lr", torch.zeros(2), "its settings are none"),
+        ("settings/lr", torch.zeros(2), "its settings are not plain values"),
     ],
 )
-def test_an_entry_that_cannot_be_is_named_and_nothing_is_opened(
-    path, value, said, stream, tmp_path
+def test_the_error_names_an_invalid_entry_and_nothing_is_opened(
+    path, value, message, stream, tmp_path
 ):
     file = damaged(tmp_path, stream, put(path, value))
-    with pytest.raises(CheckpointError, match=rf"damaged\.pt .*{said}") as refused:
+    with pytest.raises(CheckpointError, match=rf"damaged\.pt .*{message}") as refused:
         onepass.open(file, device="cpu")
     assert "\n" not in str(refused.value)
 
 
-def test_a_balanced_memory_that_counts_otherwise_is_refused(stream, tmp_path):
-    one = small("gdumb")
-    live(one, stream, 0, 3)
-    content = checkpoint.content(one)
+def test_a_balanced_memory_with_wrong_counts_is_refused(stream, tmp_path):
+    learner = small("gdumb")
+    learn_range(learner, stream, 0, 3)
+    content = checkpoint.checkpoint_content(learner)
     content["state"]["parts"]["store"]["held"][0] += 1
-    checkpoint.write(tmp_path / "odd.pt", content)
-    with pytest.raises(CheckpointError, match=r"held does not count the samples"):
+    checkpoint.write_checkpoint(tmp_path / "odd.pt", content)
+    with pytest.raises(CheckpointError, match=r"held does not match the counts"):
         onepass.open(tmp_path / "odd.pt", device="cpu")
 
 
-def test_an_unknown_method_is_named(stream, tmp_path):
+def test_the_error_names_an_unknown_method(stream, tmp_path):
     path = damaged(tmp_path, stream, lambda content: content.update(method="err"))
     with pytest.raises(CheckpointError, match="unknown method 'err'"):
         onepass.open(path, device="cpu")
 
 
-def test_an_unknown_setting_is_named(stream, tmp_path):
+def test_the_error_names_an_unknown_setting(stream, tmp_path):
     path = damaged(tmp_path, stream, lambda content: content["settings"].update(momentum=0.9))
     with pytest.raises(CheckpointError, match="momentum"):
         onepass.open(path, device="cpu")

@@ -1,4 +1,5 @@
-"""The balanced memory against its rule, told by plain lists on the same random numbers."""
+"""Tests the balanced memory against a plain-list version of its rule, on the same random
+numbers."""
 
 import random
 from collections import Counter
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from onepass.base.parts import Samples
-from onepass.memory import Balanced
+from onepass.memory import BalancedMemory
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 ROWS = 6
@@ -21,11 +22,11 @@ def generator(seed=0):
 
 
 def balanced(capacity, seed=0, rows=ROWS, fields=None):
-    return Balanced(capacity, (), torch.float32, generator(seed), fields, rows=rows)
+    return BalancedMemory(capacity, (), torch.float32, generator(seed), fields, rows=rows)
 
 
 def feed(store, labels, batch=10, first=0):
-    """Samples that are their own place in the stream."""
+    """Adds samples that equal their position in the stream."""
     for begin in range(0, len(labels), batch):
         y = torch.tensor(labels[begin : begin + batch])
         store.add(torch.arange(len(y)).float() + first + begin, y)
@@ -43,13 +44,13 @@ def counts(store):
 
 
 def by_plain_lists(capacity, labels, uniform):
-    """The rule as it is written, one sample after the other: [(number, label)] by slot."""
+    """Returns the (number, label) pairs by slot, from the rule applied to one sample at a time."""
     memory, known = [], []
     for number, (label, lot) in enumerate(zip(labels, uniform, strict=True)):
         if not capacity:
             continue
         quota = capacity // len(known) if known else capacity
-        holds = sum(one == label for _, one in memory)
+        holds = sum(other == label for _, other in memory)
         unknown = label not in known
         if unknown:
             known.append(label)
@@ -58,9 +59,9 @@ def by_plain_lists(capacity, labels, uniform):
         if len(memory) < capacity:
             memory.append((number, label))
             continue
-        sizes = Counter(one for _, one in memory)
+        sizes = Counter(other for _, other in memory)
         largest = min(row for row, size in sizes.items() if size == max(sizes.values()))
-        members = [slot for slot, (_, one) in enumerate(memory) if one == largest]
+        members = [slot for slot, (_, other) in enumerate(memory) if other == largest]
         memory[members[int(lot * len(members))]] = (number, label)
     return memory
 
@@ -70,7 +71,7 @@ streams = st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=60)
 
 @PROPERTY
 @given(streams, st.integers(0, 14), st.integers(1, 11), st.integers(0, 10**6))
-def test_a_batch_is_let_in_as_if_its_samples_had_come_one_by_one(labels, capacity, batch, seed):
+def test_a_batch_is_stored_as_if_its_samples_came_one_by_one(labels, capacity, batch, seed):
     store, twin, uniform = balanced(capacity, seed), generator(seed), []
     for begin in range(0, len(labels), batch):
         count = len(labels[begin : begin + batch])
@@ -88,7 +89,7 @@ def test_the_size_of_batches_does_not_matter(labels, capacity, seed):
 
 @PROPERTY
 @given(streams, st.integers(0, 14), st.integers(0, 10**6))
-def test_it_never_holds_more_than_its_capacity_and_its_books_are_right(labels, capacity, seed):
+def test_it_never_exceeds_its_capacity_and_counts_its_samples_correctly(labels, capacity, seed):
     store = balanced(capacity, seed)
     for first in range(0, len(labels), 7):
         feed(store, labels[first : first + 7], first=first)
@@ -101,7 +102,7 @@ def test_it_never_holds_more_than_its_capacity_and_its_books_are_right(labels, c
 
 @pytest.mark.parametrize("capacity", [6, 13, 50, 61])
 @pytest.mark.parametrize("together", [1, 2, 3])
-def test_classes_that_come_in_turn_fill_it_and_differ_by_at_most_one(capacity, together):
+def test_classes_that_arrive_in_turn_fill_it_and_differ_by_at_most_one(capacity, together):
     store, order = balanced(capacity), random.Random(1)
     for first in range(0, ROWS, together):
         labels = [first + label for label in range(together)] * 80
@@ -112,18 +113,18 @@ def test_classes_that_come_in_turn_fill_it_and_differ_by_at_most_one(capacity, t
     assert sum(sizes) == capacity
 
 
-def test_of_classes_that_come_together_each_has_the_whole_part_of_its_share():
+def test_classes_that_arrive_together_have_equal_shares_rounded_down():
     store = feed(balanced(20), [0, 1, 2] * 30)
     assert counts(store) == {0: 6, 1: 6, 2: 6}
 
 
-def test_the_quota_is_that_of_the_classes_known_before_the_sample():
+def test_the_quota_counts_the_classes_known_before_the_sample():
     store = feed(balanced(4), [0, 0, 0, 0, 1])
     assert counts(store) == {0: 3, 1: 1}
     assert counts(feed(store, [1, 1, 1])) == {0: 2, 1: 2}
 
 
-def test_of_equally_large_classes_the_first_row_has_to_give():
+def test_a_tie_of_the_largest_classes_removes_from_the_first_row():
     store = feed(balanced(6), [3, 3, 3, 1, 1, 1])
     assert counts(feed(store, [5])) == {1: 2, 3: 3, 5: 1}
     assert counts(feed(store, [4])) == {1: 2, 3: 2, 4: 1, 5: 1}
@@ -135,18 +136,18 @@ def test_a_class_with_few_samples_stays_small():
     assert counts(store)[0] > counts(store)[2] == 10
 
 
-def test_with_fewer_places_than_classes_only_a_new_class_is_let_in():
+def test_with_fewer_slots_than_classes_only_a_new_class_is_stored():
     store = feed(balanced(2), [0, 1, 2, 3])
     assert counts(store) == {2: 1, 3: 1}
     assert held(feed(store, [0, 1, 2, 3] * 5, first=4)) == [(2, 2), (3, 3)]
 
 
-def test_without_places_nothing_is_kept():
+def test_without_capacity_nothing_is_stored():
     store = feed(balanced(0), [0, 1, 2] * 5)
     assert held(store) == [] and store.bytes == 0
 
 
-def test_every_sample_of_the_largest_class_is_thrown_out_equally_often():
+def test_every_sample_of_the_largest_class_is_replaced_equally_often():
     thrown = Counter()
     for seed in range(800):
         store = feed(balanced(5, seed), [0] * 5 + [1])
@@ -155,7 +156,7 @@ def test_every_sample_of_the_largest_class_is_thrown_out_equally_often():
     assert stats.chisquare([thrown[number] for number in range(5)]).pvalue > 1e-3
 
 
-def test_fields_go_with_their_samples():
+def test_fields_stay_with_their_samples():
     store = balanced(5, fields={"origin": torch.zeros(2)})
     for first in range(0, 40, 8):
         number = torch.arange(first, first + 8).float()
@@ -167,13 +168,13 @@ def test_fields_go_with_their_samples():
 
 
 def test_no_slot_is_written_twice_at_once(monkeypatch):
-    written, write = [], Balanced.write
+    written, write = [], BalancedMemory.write
 
     def note(self, slots, x, y, **fields):
         written.append(slots.tolist())
         write(self, slots, x, y, **fields)
 
-    monkeypatch.setattr(Balanced, "write", note)
+    monkeypatch.setattr(BalancedMemory, "write", note)
     for seed in range(20):
         feed(balanced(3, seed), [0] * 5 + [1] * 5 + [2] * 5, batch=15)
     for slots in written:
@@ -188,7 +189,7 @@ def test_samples_are_copies():
     assert store.x[:3].tolist() == [1, 1, 1]
 
 
-def test_more_rows_change_nothing_for_those_that_were_there():
+def test_growing_the_head_does_not_change_existing_rows():
     grown, wide = balanced(7, rows=3), balanced(7, rows=8)
     for store in (grown, wide):
         feed(store, [0, 1, 2] * 4)
@@ -199,18 +200,18 @@ def test_more_rows_change_nothing_for_those_that_were_there():
     assert torch.equal(grown.held, wide.held)
 
 
-def test_a_loaded_memory_goes_on_exactly():
-    whole, stopped, opened = balanced(7), balanced(7), balanced(7, seed=1)
-    feed(whole, [0, 1, 0, 2] * 6)
+def test_a_loaded_memory_continues_exactly():
+    uninterrupted, stopped, opened = balanced(7), balanced(7), balanced(7, seed=1)
+    feed(uninterrupted, [0, 1, 0, 2] * 6)
     feed(stopped, [0, 1, 0, 2] * 6)
     opened.load_state_dict(stopped.state_dict())
     opened.rng.set_state(stopped.rng.get_state())
-    for store in (whole, opened):
+    for store in (uninterrupted, opened):
         feed(store, [3, 1, 4, 2] * 6, first=24)
-    assert held(opened) == held(whole)
+    assert held(opened) == held(uninterrupted)
 
 
-def test_it_is_drawn_from_like_any_memory():
+def test_draws_work_as_from_any_memory():
     store = feed(balanced(9), [0, 1, 2] * 10)
     fallback = Samples(torch.zeros(1), torch.zeros(1).long(), torch.ones(1))
     only = torch.tensor([False, True, False, False, False, False])

@@ -1,12 +1,12 @@
-"""Memories that fill up, that are exchanged as a whole, and that are of the running task only."""
+"""Tests memories that fill up, that are replaced at once, and that hold the current task only."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, generator, held, numbers
+from stores import PROPERTY, generator, held, numbers
 
-from onepass.memory import Filling, OfTask, Rebuilt, Reservoir
+from onepass.memory import FillFirst, RebuiltMemory, Reservoir, TaskReservoir
 
 sizes = st.lists(st.integers(1, 6), max_size=5)
 
@@ -24,8 +24,8 @@ def fed(store, batches, first=0):
 
 @PROPERTY
 @given(st.integers(0, 12), sizes)
-def test_samples_go_to_the_free_slots_in_their_order_and_the_rest_is_dropped(capacity, batches):
-    store = fed(made(Filling, capacity), batches)
+def test_samples_fill_the_free_slots_in_order_and_the_rest_is_dropped(capacity, batches):
+    store = fed(made(FillFirst, capacity), batches)
     assert held(store) == list(range(sum(batches)))[:capacity]
     assert store.x[: int(store.size)].tolist() == held(store)
     fed(store, [2], first=100)
@@ -34,25 +34,25 @@ def test_samples_go_to_the_free_slots_in_their_order_and_the_rest_is_dropped(cap
 
 @PROPERTY
 @given(st.integers(0, 12), sizes, st.integers(0, 15))
-def test_what_was_chosen_takes_the_place_of_all(capacity, batches, count):
-    store = fed(made(Rebuilt, capacity), batches)
+def test_replace_removes_all_earlier_samples(capacity, batches, count):
+    store = fed(made(RebuiltMemory, capacity), batches)
     store.replace(*numbers(50, 50 + count))
     assert held(store) == list(range(50, 50 + count))[:capacity]
 
 
-def test_fields_are_exchanged_with_their_samples():
-    store = Rebuilt(4, (), torch.float32, generator(), fields={"origin": torch.zeros(2)})
+def test_fields_are_replaced_with_their_samples():
+    store = RebuiltMemory(4, (), torch.float32, generator(), fields={"origin": torch.zeros(2)})
     for first in (0, 10):
         x, y = numbers(first, first + 3)
         store.replace(x, y, origin=x.view(-1, 1).expand(-1, 2) * 10)
-    assert store.fields["origin"][:3].tolist() == [[10 * one] * 2 for one in (10, 11, 12)]
+    assert store.fields["origin"][:3].tolist() == [[10 * x] * 2 for x in (10, 11, 12)]
 
 
 @PROPERTY
 @given(st.integers(1, 8), sizes, sizes, st.integers(0, 10**6))
-def test_at_a_boundary_it_starts_anew(capacity, before, after, seed):
-    """As a reservoir that has never been offered anything."""
-    store = fed(made(OfTask, capacity, seed), before)
+def test_a_task_reservoir_is_emptied_at_a_boundary(capacity, before, after, seed):
+    """It then equals a reservoir that has never been offered a sample."""
+    store = fed(made(TaskReservoir, capacity, seed), before)
     store.new_task()
     assert held(store) == []
     state = store.rng.get_state()
@@ -62,8 +62,8 @@ def test_at_a_boundary_it_starts_anew(capacity, before, after, seed):
 
 
 @pytest.mark.parametrize("batches", [[], [2], [3, 4], [6, 6, 6]], ids=str)
-def test_its_state_has_one_size_and_goes_on(batches):
-    store, opened = fed(made(OfTask, 5), batches), made(OfTask, 5)
+def test_its_state_has_a_constant_size_and_resumes(batches):
+    store, opened = fed(made(TaskReservoir, 5), batches), made(TaskReservoir, 5)
     state = store.state_dict()
     assert {name: len(state[name]) for name in ("x", "y")} == {"x": 5, "y": 5}
     opened.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""The reservoir against algorithm R, and draws from it."""
+"""Tests the reservoir against algorithm R, and draws from it."""
 
 import itertools
 
@@ -7,7 +7,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, even, evenly, filled, generator, held, numbers, reservoir, samples
+from stores import (
+    PROPERTY,
+    filled_with,
+    generator,
+    held,
+    is_even,
+    numbers,
+    p_even,
+    reservoir,
+    samples,
+)
 
 from onepass.base.errors import CheckpointError
 from onepass.base.parts import Samples
@@ -15,7 +25,7 @@ from onepass.memory import Reservoir
 
 
 def algorithm_r(capacity, batches, seed):
-    """Vitter's algorithm R, one sample at a time, on the uniforms that the reservoir draws."""
+    """Runs Vitter's algorithm R, one sample at a time, on the reservoir's uniform numbers."""
     source, slots, k = generator(seed), [None] * capacity, 0
     for batch in batches:
         uniforms = torch.rand(len(batch), generator=source, dtype=torch.float64).tolist()
@@ -46,8 +56,9 @@ def test_the_reservoir_is_algorithm_r_slot_by_slot(capacity, sizes, seed):
     assert int(store.size) == min(first, capacity)
 
 
-def test_every_sample_of_the_stream_is_held_with_probability_capacity_over_offered():
-    """In the filling batch, in the one that straddles the capacity, and within later batches."""
+def test_every_sample_is_kept_with_probability_capacity_over_offered():
+    """This holds for batches that fill it, for the batch that crosses its capacity, and later
+    ones."""
     capacity, sizes, runs = 4, (3, 5, 6), 6000
     count, source = np.zeros(sum(sizes)), generator(11)
     for _ in range(runs):
@@ -60,11 +71,11 @@ def test_every_sample_of_the_stream_is_held_with_probability_capacity_over_offer
     expected = capacity / sum(sizes)
     deviation = np.sqrt(expected * (1 - expected) / runs)
     assert np.abs(count / runs - expected).max() < 4 * deviation
-    assert evenly(count) > 1e-3
+    assert p_even(count) > 1e-3
 
 
-def test_of_two_samples_of_a_batch_for_one_slot_the_later_stays():
-    """With one slot and a batch of n, sample k replaces what is there with probability 1 / k."""
+def test_if_two_samples_of_a_batch_draw_one_slot_the_later_stays():
+    """With one slot and a batch of n, sample k replaces the stored one with probability 1 / k."""
     for seed in range(50):
         store = reservoir(1, seed)
         store.add(*numbers(0, 40))
@@ -96,7 +107,7 @@ def test_the_memory_holds_copies():
     assert store.x[:3].tolist() == [[1, 1]] * 3
 
 
-def test_raw_images_stay_as_they_are():
+def test_raw_images_are_stored_unchanged():
     images = torch.randint(0, 256, (6, 3, 4, 4), generator=generator(), dtype=torch.uint8)
     store = reservoir(6, shape=(3, 4, 4), dtype=torch.uint8)
     store.add(images, torch.arange(6))
@@ -115,16 +126,16 @@ def test_the_bytes_are_those_of_the_samples_and_their_labels():
 
 @PROPERTY
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 20), st.integers(0, 10**6))
-def test_a_masked_draw_holds_each_wanted_sample_at_most_once_and_no_other(labels, count, seed):
-    store = filled(labels, capacity=30, seed=seed)
+def test_a_masked_draw_returns_each_wanted_sample_at_most_once_and_no_other(labels, count, seed):
+    store = filled_with(labels, capacity=30, seed=seed)
     among = torch.tensor([False, True, False, True, False])
     eligible = [slot for slot, label in enumerate(labels) if label in (1, 3)]
     drawn = store.draw(count, fallback=samples([0, 2], [-1, -2]), among=among)
     kept = drawn.x[drawn.weight > 0].tolist()
     assert len(kept) == len(set(kept)) == min(count, len(eligible))
     assert set(kept) <= set(eligible)
-    # What is missing repeats drawn samples, or the stream's if there are none.
-    assert even(drawn.x.tolist(), kept or [-1, -2])
+    # Missing samples repeat drawn ones, or stream samples if there are none.
+    assert is_even(drawn.x.tolist(), kept or [-1, -2])
     assert drawn.x.shape == (count,)
     label_of = {-1: 0, -2: 2, **dict(enumerate(labels))}
     assert drawn.y.tolist() == [label_of[value] for value in drawn.x.tolist()]
@@ -132,10 +143,10 @@ def test_a_masked_draw_holds_each_wanted_sample_at_most_once_and_no_other(labels
 
 @PROPERTY
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 20), st.integers(0, 10**6))
-def test_each_group_of_classes_has_slots_of_its_own(labels, count, seed):
+def test_each_group_of_classes_gets_its_own_slots(labels, count, seed):
     groups = ({1, 3}, {0}, {2, 4}, set(), {0, 1, 2, 3, 4})
     masks = [torch.tensor([row in group for row in range(5)]) for group in groups]
-    slots, genuine = filled(labels, capacity=30, seed=seed).slots(count, masks)
+    slots, genuine = filled_with(labels, capacity=30, seed=seed).draw_slots(count, masks)
     assert slots.shape == genuine.shape == (5, count)
     for row, real, group in zip(slots, genuine, groups, strict=True):
         eligible = {slot for slot, label in enumerate(labels) if label in group}
@@ -143,57 +154,57 @@ def test_each_group_of_classes_has_slots_of_its_own(labels, count, seed):
         assert len(kept) == len(set(kept)) == min(count, len(eligible))
         assert set(kept) <= eligible
         if eligible:
-            assert even(row.tolist(), kept)
+            assert is_even(row.tolist(), kept)
 
 
 def test_draws_for_two_groups_are_uniform_and_independent():
     labels = [0, 1, 0, 1, 1, 0, 1, 1]
-    store, masks = filled(labels, seed=6), list(torch.eye(2, dtype=torch.bool))
+    store, masks = filled_with(labels, seed=6), list(torch.eye(2, dtype=torch.bool))
     joint = dict.fromkeys(itertools.product([0, 2, 5], [1, 3, 4, 6, 7]), 0)
     for _ in range(6000):
-        zero, one = store.slots(1, masks)[0].flatten().tolist()
-        joint[zero, one] += 1
+        first, second = store.draw_slots(1, masks)[0].flatten().tolist()
+        joint[first, second] += 1
     assert len(joint) == 15
-    assert evenly(list(joint.values())) > 1e-3
+    assert p_even(list(joint.values())) > 1e-3
 
 
 def test_a_masked_draw_is_uniform_among_the_wanted():
     labels = [0, 1, 0, 1, 1, 0, 1, 1, 0, 1]
-    store, among = filled(labels, seed=5), torch.tensor([False, True])
+    store, among = filled_with(labels, seed=5), torch.tensor([False, True])
     counts = np.zeros(10)
     for _ in range(6000):
-        counts[store.slots(2, [among])[0][0]] += 1
+        counts[store.draw_slots(2, [among])[0][0]] += 1
     wanted = np.flatnonzero(labels)
     assert counts.sum() == counts[wanted].sum() == 12_000
-    assert evenly(counts[wanted]) > 1e-3
+    assert p_even(counts[wanted]) > 1e-3
 
 
 def test_slots_that_were_never_filled_are_never_drawn():
-    store = filled([0, 0, 0], capacity=50)
+    store = filled_with([0, 0, 0], capacity=50)
     for groups in (None, [torch.tensor([True])], [torch.tensor([True]), torch.tensor([True])]):
-        slots, genuine = store.slots(10, groups)
+        slots, genuine = store.draw_slots(10, groups)
         assert sorted(slots[genuine].tolist()) == sorted([0, 1, 2] * len(groups or [None]))
         assert set(slots.flatten().tolist()) == {0, 1, 2}
 
 
-def test_a_state_goes_on_bit_for_bit():
+def test_a_state_resumes_bit_for_bit():
     def use(store, first):
         store.add(*numbers(first, first + 7))
         return store.draw(6, fallback=samples([0])).y.tolist()
 
-    whole, source = reservoir(10, seed=2), generator()
+    uninterrupted, source = reservoir(10, seed=2), generator()
     for first in (0, 7, 14):
-        use(whole, first)
+        use(uninterrupted, first)
     copy = Reservoir(10, (), torch.float32, source)
-    copy.load_state_dict(whole.state_dict())
-    source.set_state(whole.rng.get_state())
+    copy.load_state_dict(uninterrupted.state_dict())
+    source.set_state(uninterrupted.rng.get_state())
     for first in (21, 28, 35):
-        assert use(copy, first) == use(whole, first)
-        assert held(copy) == held(whole)
-        assert torch.equal(copy.x[:10], whole.x[:10])
+        assert use(copy, first) == use(uninterrupted, first)
+        assert held(copy) == held(uninterrupted)
+        assert torch.equal(copy.x[:10], uninterrupted.x[:10])
 
 
-def test_a_state_is_a_snapshot():
+def test_a_state_does_not_change_later():
     store = reservoir(3)
     store.add(*numbers(0, 3))
     state = store.state_dict()
@@ -204,17 +215,17 @@ def test_a_state_is_a_snapshot():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"offered": torch.tensor(2)}, "kept.size is 3, not between 0 and 2"),
         ({"offered": torch.tensor(-1)}, "kept.offered is -1"),
         ({"size": torch.tensor(5)}, "kept.size is 5, not between 0 and 4"),
         ({"y": torch.tensor([0, 1])}, "kept.y"),
-        ({"y": torch.tensor([0, 1, 9])}, "kept.y holds row 9, and there are 3 classes"),
+        ({"y": torch.tensor([0, 1, 9])}, "kept.y holds row 9, but there are only 3 classes"),
     ],
 )
-def test_a_state_that_no_reservoir_can_have_is_refused(change, said):
-    store = filled([0, 1, 2], capacity=4)
+def test_an_impossible_state_is_refused(change, message):
+    store = filled_with([0, 1, 2], capacity=4)
     reservoir(4).expect(store.state_dict(), 3, "kept")
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         reservoir(4).expect({**store.state_dict(), **change}, 3, "kept")

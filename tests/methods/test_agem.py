@@ -5,15 +5,15 @@ import math
 import naive_linear as naive
 import pytest
 import torch
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import BOUNDARY, Times, double, flat, on_every_forward, small
+from tiny_learners import BOUNDARY, Magnify, double, flat, on_every_forward, small
 from torch import nn
 
 from onepass import Finetune
 from onepass.base.errors import InputError
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.methods.agem import AGEM, project
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
@@ -140,16 +140,16 @@ CASES = [
 @pytest.mark.parametrize(("name", "changed"), CASES, ids=str)
 def test_every_step_is_that_of_plain_loops(name, changed):
     learner = agem(**changed)
-    drawn = naive.recorded(learner.store, "draw")
+    drawn = naive.record_calls(learner.store, "draw")
     projected = 0
-    for step, theta, stream, seen, held, tasks in naive.followed(learner, name):
-        memory = naive.labelled(drawn[-1][1])
+    for step, theta, stream, seen, held, tasks in naive.naive_steps(learner, name):
+        memory = naive.weighted(drawn[-1][1])
         assert len(memory) == min(learner.replay, held)  # drawn before the batch is let in
         g, r = (naive.gradient(theta, some, seen) for some in (stream, memory))
         if tasks and naive.dot(g, r) < 0:
-            g = naive.plus(g, r, -naive.dot(g, r) / naive.dot(r, r))
+            g = naive.add_scaled(g, r, -naive.dot(g, r) / naive.dot(r, r))
             projected += 1
-        expected = naive.plus(theta, g, -learner.lr)
+        expected = naive.add_scaled(theta, g, -learner.lr)
         torch.testing.assert_close(
             torch.tensor(naive.weights(learner)), torch.tensor(expected), rtol=1e-4, atol=1e-5
         )
@@ -165,7 +165,7 @@ def test_every_step_is_that_of_plain_loops(name, changed):
 def test_the_first_task_is_finetuning(optimizer):
     chosen = {"net": "mlp", "optimizer": optimizer, "lr": 0.01, "weight_decay": 1e-3}
     learner, plain = agem(**chosen), finetune(**chosen)
-    gradients = naive.recorded(learner.trainer, "gradients")
+    gradients = naive.record_calls(learner.trainer, "gradients")
     for label in (
         0,
         1,
@@ -215,8 +215,8 @@ def test_a_boundary_that_is_inferred_counts_as_one_that_is_told():
 
 def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
     learner = agem(net="mlp", lr=1e-3, memory=200, replay=64)
-    found = naive.recorded(learner.trainer, "gradients")
-    drawn = naive.recorded(learner.store, "draw")
+    found = naive.record_calls(learner.trainer, "gradients")
+    drawn = naive.record_calls(learner.store, "draw")
     conflicts = 0
     for item in naive.items("tasks"):
         if item == BOUNDARY:
@@ -242,7 +242,7 @@ def mean_loss(learner, samples):
 
 def test_rows_of_a_frozen_head_take_no_part():
     learner = agem(net=nn.Linear(naive.FEATURES, 4), head="frozen")
-    found = naive.recorded(learner.trainer, "gradients")
+    found = naive.record_calls(learner.trainer, "gradients")
     conflicts = 0
     for item in naive.items("tasks"):
         if item == BOUNDARY:
@@ -277,7 +277,7 @@ def test_stream_and_memory_pass_through_the_network_apart(mirror, copies):
 
 def test_the_memory_is_padded_by_weight_zero_until_it_holds_enough():
     learner = agem(replay=16)
-    drawn = naive.recorded(learner.store, "draw")
+    drawn = naive.record_calls(learner.store, "draw")
     x, y = naive.vectors(10), [0, 1] * 5
     terms = [learner.learn(x, y).terms["replay"].item() for _ in range(3)]
     assert terms[0] == 0 and min(terms[1:]) > 0
@@ -288,7 +288,7 @@ def test_the_memory_is_padded_by_weight_zero_until_it_holds_enough():
 @pytest.mark.parametrize("name", ["tasks", "old classes come back", "one class at a time"])
 @pytest.mark.parametrize("memory", [0, 30])
 def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
-    learner = agem(net=Times(1e5), memory=memory)
+    learner = agem(net=Magnify(1e5), memory=memory)
     assert bool(torch.isfinite(naive.teach(learner, name)).all())
     assert float(learner.scores(torch.ones(1, naive.FEATURES)).abs().max()) > 1e4
 
@@ -305,7 +305,7 @@ def test_bad_settings_are_refused(changed):
 
 def test_the_official_preset_learns():
     official = AGEM.presets["official"].settings
-    learner = configured(AGEM, **official, net="mlp", device="cpu")
+    learner = construct(AGEM, **official, net="mlp", device="cpu")
     assert (learner.optimizer, learner.lr, learner.replay) == ("sgd", 0.1, 10)
     assert bool(torch.isfinite(naive.teach(learner, "tasks")).all())
 
@@ -317,7 +317,7 @@ def test_both_forwards_move_batchnorms_statistics():
     learner = agem(net=nn.Sequential(linear, nn.BatchNorm1d(8), nn.ReLU()), lr=0.1)
     naive.teach(learner, "tasks")
     linear, norm = learner.model.body[0], learner.model.body[1]
-    trained = naive.recorded(learner, "forward")
+    trained = naive.record_calls(learner, "forward")
     weight, bias = linear.weight.detach().clone(), linear.bias.detach().clone()
     expected = norm.running_mean.clone()
     learner.learn(naive.vectors(4), torch.tensor([5, 6, 6, 5]))

@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 import torch
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import Normed, as_samples, corners, random_batches, steps_before
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from tiny_learners import NormOnly, as_samples, corners, random_batches, steps_before
 from torch import Tensor
 
 import onepass
 from onepass.base.errors import InputError
 from onepass.base.parts import Samples
-from onepass.memory import Dealing
+from onepass.memory import RoundRobin
 from onepass.methods import aser as module
-from onepass.methods.aser import ASER, knn_shapley, replaced, shapley
+from onepass.methods.aser import ASER, knn_shapley, replacements, shapley
 
 # ---- Shapley values
 
@@ -135,9 +135,9 @@ def test_candidates_of_weight_zero_take_no_part():
 # ---- draws
 
 
-def holding(labels: list[int], capacity: int | None = None, seed: int = 0) -> Dealing:
+def holding(labels: list[int], capacity: int | None = None, seed: int = 0) -> RoundRobin:
     source = torch.Generator().manual_seed(seed)
-    store = Dealing(capacity or len(labels), (1,), torch.float32, source)
+    store = RoundRobin(capacity or len(labels), (1,), torch.float32, source)
     store.add(torch.arange(len(labels)).view(-1, 1).float(), torch.tensor(labels))
     return store
 
@@ -147,7 +147,7 @@ LABELS = [0] * 12 + [5] * 1 + [3] * 4 + [2] * 7
 
 @pytest.mark.parametrize("count", [1, 4, 7, 11, 16, 24])
 def test_slots_are_dealt_evenly_over_the_classes(count):
-    slots = holding(LABELS).dealt(count).tolist()
+    slots = holding(LABELS).round_robin_slots(count).tolist()
     assert len(set(slots)) == count
     held, dealt = Counter(LABELS), Counter(LABELS[slot] for slot in slots)
     most = max(dealt.values())
@@ -156,7 +156,7 @@ def test_slots_are_dealt_evenly_over_the_classes(count):
 
 
 def test_each_round_has_one_of_every_class_that_has_more():
-    labels = [LABELS[slot] for slot in holding(LABELS).dealt(24).tolist()]
+    labels = [LABELS[slot] for slot in holding(LABELS).round_robin_slots(24).tolist()]
     rounds = [labels[:4], labels[4:7], labels[7:10], labels[10:13], labels[13:15], labels[21:]]
     expected = [{0, 2, 3, 5}, {0, 2, 3}, {0, 2, 3}, {0, 2, 3}, {0, 2}, {0}]
     assert [set(one) for one in rounds] == expected
@@ -164,13 +164,13 @@ def test_each_round_has_one_of_every_class_that_has_more():
 
 def test_free_slots_are_dealt_last():
     store = holding(LABELS, capacity=40)
-    assert max(store.dealt(24).tolist()) < 24
-    assert sorted(store.dealt(40).tolist()) == list(range(40))
+    assert max(store.round_robin_slots(24).tolist()) < 24
+    assert sorted(store.round_robin_slots(40).tolist()) == list(range(40))
 
 
 def test_samples_of_a_class_and_classes_of_a_round_are_equally_likely():
     store, draws = holding([0, 0, 0, 0, 1, 1, 2]), 3000
-    found = Counter(slot for _ in range(draws) for slot in store.dealt(2).tolist())
+    found = Counter(slot for _ in range(draws) for slot in store.round_robin_slots(2).tolist())
     for slot, classmates in enumerate([4, 4, 4, 4, 2, 2, 1]):
         expected = 2 / 3 / classmates
         spread = math.sqrt(expected * (1 - expected) / draws)
@@ -181,12 +181,12 @@ def test_other_slots_are_random_and_not_the_taken_ones():
     store, taken, draws = holding([0] * 8), torch.tensor([6, 1, 2]), 2000
     found = Counter()
     for _ in range(draws):
-        slots = store.others(2, taken).tolist()
+        slots = store.other_slots(2, taken).tolist()
         assert len(set(slots)) == 2
         found.update(slots)
     assert set(found) == {0, 3, 4, 5, 7}
     assert all(abs(times / draws - 2 / 5) < 0.06 for times in found.values())
-    assert sorted(store.others(5, taken).tolist()) == [0, 3, 4, 5, 7]
+    assert sorted(store.other_slots(5, taken).tolist()) == [0, 3, 4, 5, 7]
 
 
 # ---- who is replaced
@@ -197,20 +197,20 @@ def test_the_lowest_go_and_each_vacancy_is_taken_once(stored):
     for seed in range(20):
         value = torch.randn(stored + 4, generator=torch.Generator().manual_seed(seed))
         kept = set(value.topk(stored).indices.tolist())
-        found = replaced(value, stored).tolist()
+        found = replacements(value, stored).tolist()
         entering = [place for new, place in enumerate(found) if stored + new in kept]
         assert sorted(entering) == sorted(set(range(stored)) - kept)
         assert all(place == stored for new, place in enumerate(found) if stored + new not in kept)
 
 
 def test_of_equals_the_stored_sample_stays():
-    assert replaced(torch.zeros(6), 3).tolist() == [3, 3, 3]
-    assert replaced(torch.tensor([1.0, 0.0, 1.0, 0.0]), 3).tolist() == [3]
+    assert replacements(torch.zeros(6), 3).tolist() == [3, 3, 3]
+    assert replacements(torch.tensor([1.0, 0.0, 1.0, 0.0]), 3).tolist() == [3]
 
 
 def test_who_is_not_waiting_replaces_nobody():
     value = torch.tensor([0.0, -5.0, 1.0, -torch.inf, 2.0, -torch.inf])
-    assert replaced(value, 3).tolist() == [3, 1, 3]
+    assert replacements(value, 3).tolist() == [3, 1, 3]
 
 
 # ---- retrieval and update, followed by plain loops
@@ -266,7 +266,7 @@ def test_what_is_replayed_has_the_highest_adversarial_value(settings):
     found = given.retrieve(stream)
 
     given.trainer.rngs["draws"].set_state(state)
-    slots = given.store.dealt(min(given.eligible + given.half, given.memory))
+    slots = given.store.round_robin_slots(min(given.eligible + given.half, given.memory))
     candidates, judges = slots[: given.eligible], slots[given.eligible :]
     held = [(given.store.x[each], given.store.y[each]) for each in (candidates, judges)]
     helps = mean(naive_values(given, held[1], held[0]))
@@ -293,7 +293,7 @@ def test_a_memory_smaller_than_the_replay_is_replayed_but_for_one():
 def test_the_update_keeps_the_most_valuable(monkeypatch, settings, threshold):
     given = taught(7, **settings)
     x, y = batch([0, 1, 1, 3, 9, 9], seed=71)
-    given._admit(y.tolist())
+    given._assign_rows(y.tolist())
     stream = as_samples(given, x, y)
     before_x, before_y = given.store.x.clone(), given.store.y.clone()
 
@@ -301,8 +301,8 @@ def test_the_update_keeps_the_most_valuable(monkeypatch, settings, threshold):
     rare = torch.tensor([one < threshold / 5 for one in share])
     monkeypatch.setattr(given, "is_rare", lambda _: rare)
     state = given.trainer.rngs["draws"].get_state()
-    judges = given.store.dealt(given.half)
-    slots = given.store.others(given.half, judges)
+    judges = given.store.round_robin_slots(given.half)
+    slots = given.store.other_slots(given.half, judges)
     given.trainer.rngs["draws"].set_state(state)
     given.update(stream)
 
@@ -342,11 +342,13 @@ def test_a_class_is_rare_as_often_as_its_share_is_below_the_threshold():
 def test_a_batch_that_fills_the_memory_sends_the_rest_to_the_update(monkeypatch):
     given = taught(2, memory=25)
     x, y = batch([8] * 10, seed=72)  # a new class, so all that wait are rare and valuable
-    given._admit(y.tolist())
+    given._assign_rows(y.tolist())
     stream, before = as_samples(given, x, y), given.store.x.clone()
     offered = []
     monkeypatch.setattr(
-        module, "replaced", lambda value, stored: offered.append(value) or replaced(value, stored)
+        module,
+        "replacements",
+        lambda value, stored: offered.append(value) or replacements(value, stored),
     )
     given.update(stream)
     assert int(given.store.size) == 25
@@ -394,8 +396,8 @@ def test_batchnorm_sees_stream_and_replay_together():
     settings = {"memory": 100, "replay": 64, "seed": 1, "device": "cpu", "lr": 0.01}
     apart = []
     for forwards in ("joint", "separate"):
-        ours = ASER(**settings, net=Normed())
-        er = onepass.ER(**settings, net=Normed(), loss="mean", forwards=forwards)
+        ours = ASER(**settings, net=NormOnly())
+        er = onepass.ER(**settings, net=NormOnly(), loss="mean", forwards=forwards)
         for x, y in batches(6):
             ours.learn(x, y)
             er.learn(x, y)
@@ -411,7 +413,7 @@ def test_the_memory_is_judged_after_the_step(monkeypatch):
 
 
 def test_scoring_moves_no_statistics_and_needs_no_augmentation():
-    given = taught(6, net=Normed())
+    given = taught(6, net=NormOnly())
     stream, before = as_samples(given, *batch([0, 1])), given.params_sha256()
     given.retrieve(stream)
     given.update(stream)

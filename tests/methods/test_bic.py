@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, defaults, official
+from tiny_learners import (
     BOUNDARY,
-    as_batch,
     as_images,
+    as_tuples,
     batches,
     learned,
     naive_cross_entropy,
@@ -25,7 +25,7 @@ import onepass
 from onepass import ER
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount, Output
-from onepass.methods.bic import BiC, fitted
+from onepass.methods.bic import BiC, fit_correction
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], BOUNDARY, [3, 4, 3], [3], [4, 3], BOUNDARY, [5, 6], [6, 5, 5]]
 STREAMS = {
@@ -63,7 +63,7 @@ def problem(seed: int = 0, n: int = 30) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_where_the_gradient_vanishes(seed, decay):
     logits, y, new = problem(seed)
-    a, b = (torch.tensor(one, requires_grad=True) for one in fitted(logits, y, new, decay))
+    a, b = (torch.tensor(one, requires_grad=True) for one in fit_correction(logits, y, new, decay))
     loss = F.cross_entropy(torch.where(new, a * logits + b, logits), y)
     (loss + decay / 2 * (b**2 + (a - 1) ** 2)).backward()
     assert abs(a.grad) < 1e-5 and abs(b.grad) < 1e-5
@@ -72,26 +72,28 @@ def test_it_is_where_the_gradient_vanishes(seed, decay):
 @pytest.mark.parametrize("shift", [-4.0, 3.0, 50.0])
 def test_new_logits_that_are_too_high_by_a_number_are_put_right_by_it(shift):
     logits, y, new = problem()
-    a, b = fitted(logits, y, new, 1e-9)
-    again = fitted(logits + shift * new, y, new, 1e-9)
+    a, b = fit_correction(logits, y, new, 1e-9)
+    again = fit_correction(logits + shift * new, y, new, 1e-9)
     assert again == pytest.approx((a, b - a * shift), rel=1e-4, abs=1e-5)
 
 
 def test_new_logits_that_are_too_large_by_a_factor_are_put_right_by_it():
     logits, y, new = problem()
-    a, b = fitted(logits, y, new, 1e-9)
-    assert fitted(logits * torch.where(new, 5, 1), y, new, 1e-9) == pytest.approx((a / 5, b))
+    a, b = fit_correction(logits, y, new, 1e-9)
+    assert fit_correction(logits * torch.where(new, 5, 1), y, new, 1e-9) == pytest.approx(
+        (a / 5, b)
+    )
 
 
 def test_held_strongly_it_corrects_nothing():
-    assert fitted(*problem(), 1e9) == pytest.approx((1.0, 0.0), abs=1e-6)
+    assert fit_correction(*problem(), 1e9) == pytest.approx((1.0, 0.0), abs=1e-6)
 
 
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
 def test_separable_samples_and_logits_of_any_size_give_finite_numbers(size):
     y = torch.tensor([0, 1])
     logits = size * torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
-    assert all(map(math.isfinite, fitted(logits, y, torch.tensor([False, True]), 0.1)))
+    assert all(map(math.isfinite, fit_correction(logits, y, torch.tensor([False, True]), 0.1)))
 
 
 # ---- the loss
@@ -100,7 +102,7 @@ def test_separable_samples_and_logits_of_any_size_give_finite_numbers(size):
 def naive_distillation(out: Output, taught: Tensor, rows: list[int], t: float) -> float:
     """Without T^2, by plain loops."""
     found = []
-    for (logits, _, weight), theirs in zip(as_batch(out), taught.tolist(), strict=True):
+    for (logits, _, weight), theirs in zip(as_tuples(out), taught.tolist(), strict=True):
         if weight and rows:
             own, other = (torch.tensor([o[c] / t for c in rows]) for o in (logits, theirs))
             p = other.softmax(dim=0)
@@ -211,8 +213,8 @@ def test_a_task_end_moves_no_parameter_and_corrects_the_logits_of_new_classes_on
 def test_it_is_the_fit_of_raw_held_out_samples_among_seen_classes():
     learner = tasks(bic(validation=0.3, memory=40), 3)
     held = int(learner.held_out.size)
-    logits = learner.trainer.evaluator(learner.held_out.x[:held]).detach()[:, :6]
-    a, b = fitted(logits, learner.held_out.y[:held], torch.arange(6) >= 4, 0.1)
+    logits = learner.trainer.eval_model(learner.held_out.x[:held]).detach()[:, :6]
+    a, b = fit_correction(logits, learner.held_out.y[:held], torch.arange(6) >= 4, 0.1)
     assert float(learner.correction.factor[5]) == pytest.approx(a, rel=1e-5)
     assert float(learner.correction.shift[5]) == pytest.approx(b, rel=1e-5)
 
@@ -225,7 +227,7 @@ def test_it_is_discarded_at_the_boundary_and_lives_on_in_what_is_taught():
     assert torch.equal(correction.taught_factor, fit[0])
     assert torch.equal(correction.taught_shift, fit[1])
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
-    torch.testing.assert_close(learner.scores(x), learner.trainer.evaluator(x).detach()[:, :4])
+    torch.testing.assert_close(learner.scores(x), learner.trainer.eval_model(x).detach()[:, :4])
 
 
 def test_neither_the_first_task_nor_one_with_nothing_held_out_is_corrected():
@@ -235,7 +237,7 @@ def test_neither_the_first_task_nor_one_with_nothing_held_out_is_corrected():
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
     for learner in (first, crowded):
         assert learner.trainer.image_counts == {}
-        expected = learner.trainer.evaluator(x).detach()[:, : len(learner.classes)]
+        expected = learner.trainer.eval_model(x).detach()[:, : len(learner.classes)]
         torch.testing.assert_close(learner.scores(x), expected)
 
 

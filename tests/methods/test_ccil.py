@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import BOUNDARY, as_batch, batches, naive_cross_entropy, parameters, small
+from expected_settings import COMPARABLE, defaults, official
+from tiny_learners import BOUNDARY, as_tuples, batches, naive_cross_entropy, parameters, small
 from torch import Tensor
 
 from onepass import ER
@@ -30,7 +30,7 @@ def softened(logits: list[float], known: set[int], t: float) -> dict[int, float]
 def naive_distillation(output: Output, taught: Tensor, known: set[int], t: float) -> float:
     """T^2 times the mean over samples and known classes of p' log(p' / p), by plain loops."""
     terms, samples = 0.0, 0
-    for (logits, _, weight), theirs in zip(as_batch(output), taught.tolist(), strict=True):
+    for (logits, _, weight), theirs in zip(as_tuples(output), taught.tolist(), strict=True):
         if weight:
             p, q = softened(theirs, known, t), softened(logits, known, t)
             terms += sum(p[c] * math.log(p[c] / q[c]) for c in known)

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import BOUNDARY, Normed, as_images, batches, learned, on_every_forward, small
+from expected_settings import COMPARABLE, defaults, official
 from sklearn.linear_model import LogisticRegression
+from tiny_learners import BOUNDARY, NormOnly, as_images, batches, learned, on_every_forward, small
 from torch import Tensor, nn
 
 from onepass import SCR
@@ -99,7 +99,7 @@ def naive_contrast(z: Tensor, y: list[int], weight: list, anchors: set[int], t: 
     [
         ({}, False),
         ({"temperature": 0.1, "distillation": 3.0, "relation_temperature": 0.5}, False),
-        ({"net": Normed()}, False),
+        ({"net": NormOnly()}, False),
         ({"augment": "crop-grey", "mirror": True}, True),
     ],
     ids=["default", "settings", "normed", "images"],
@@ -121,7 +121,7 @@ def test_every_step_agrees_with_plain_loops(settings, images, monkeypatch):
             step = learner.learn(*item)
         z, held = (F.normalize(one) for one in found)
         times = 2 * learner.views_per_sample
-        rows = torch.tensor([learner.book.row_of[label] for label in item[1].tolist()])
+        rows = torch.tensor([learner.class_index.row_of[label] for label in item[1].tolist()])
         y = torch.cat([rows, drawn[-1].y]).repeat(times)
         weight = torch.cat([torch.ones(len(rows)), drawn[-1].weight]).repeat(times)
         assert len(z) == len(y)
@@ -144,7 +144,7 @@ def test_in_the_first_task_it_is_scr_but_for_a_factor():
     learner.prepare((6,), torch.float32)
     learner.store.add(*first)
     learner.trainer.add_rows(0, 3)
-    learner.book.enter([0, 1, 2])
+    learner.class_index.enter([0, 1, 2])
     learner.model.load_state_dict(other.model.state_dict())
     got, expected = learner.learn(*second).loss, other.learn(*second).loss
     torch.testing.assert_close(got, 0.2 / 0.07 * expected)
@@ -212,7 +212,7 @@ def test_scores_do_not_change_with_the_scale_of_features():
 
 
 def test_what_is_fitted_are_features_of_the_raw_memory_in_evaluation_mode():
-    learner = learned(co2l(net=Normed(), memory=6), batches(TASKS[:3]))
+    learner = learned(co2l(net=NormOnly(), memory=6), batches(TASKS[:3]))
     before, held = learner.state_sha256(), int(learner.store.size)
     x = learner.store.x[:held]
     norm = learner.model.body.norm

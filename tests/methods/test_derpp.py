@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from naive_linear import recorded
-from presets import COMPARABLE, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, defaults, official
+from naive_linear import record_calls
+from tiny_learners import (
     BOUNDARY,
     as_images,
     batches,
@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from onepass import ER, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.learning.memory_contents import memory_bytes
-from onepass.methods.derpp import DERPP, known_error
+from onepass.methods.derpp import DERPP, stored_logit_error
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3], BOUNDARY, [5, 6]]
 MANY = [list(range(8)), list(range(8, 15)), BOUNDARY, [15, 16, 17], [18, 15, 35], [0, 16, 35]]
@@ -62,21 +62,21 @@ def test_the_error_agrees_with_plain_loops(views):
     stored = torch.randn(5, 7, generator=source)
     known, weight = torch.tensor([7, 0, 3, 1, 5]), torch.tensor([1.0, 1.0, 1.0, 0.0, 1.0])
     expected = naive_error(*(part.tolist() for part in (logits, stored, known, weight)), 7)
-    got = known_error(logits, stored, known, weight, SEVEN).item()
+    got = stored_logit_error(logits, stored, known, weight, SEVEN).item()
     assert got == pytest.approx(expected, rel=1e-5)
 
 
 def test_with_all_outputs_known_the_error_is_the_mean_over_samples_and_outputs():
     source = torch.Generator().manual_seed(0)
     logits, stored = torch.randn(2, 6, 4, generator=source)
-    got = known_error(logits, stored, torch.full((6,), 4), torch.ones(6), FOUR)
+    got = stored_logit_error(logits, stored, torch.full((6,), 4), torch.ones(6), FOUR)
     torch.testing.assert_close(got, F.mse_loss(logits, stored))
 
 
 def test_where_nothing_is_stored_the_error_and_its_gradient_are_zero():
     logits = torch.ones(3, 4, requires_grad=True)
     nothing = torch.zeros(3, dtype=int)
-    error = known_error(logits, torch.zeros(3, 4), nothing, torch.zeros(3), FOUR)
+    error = stored_logit_error(logits, torch.zeros(3, 4), nothing, torch.zeros(3), FOUR)
     error.backward()
     assert error.item() == 0
     assert not bool(logits.grad.any())
@@ -86,8 +86,10 @@ def test_the_gradient_reaches_known_outputs_only_and_agrees_with_finite_differen
     logits = torch.arange(8, dtype=torch.float64).view(2, 4).add(0.5).requires_grad_()
     stored, known = torch.zeros(2, 4, dtype=torch.float64), torch.tensor([1, 3])
     weight = torch.ones(2, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda o: known_error(o, stored, known, weight, FOUR), logits)
-    known_error(logits, stored, known, weight, FOUR).backward()
+    assert torch.autograd.gradcheck(
+        lambda o: stored_logit_error(o, stored, known, weight, FOUR), logits
+    )
+    stored_logit_error(logits, stored, known, weight, FOUR).backward()
     assert logits.grad.ne(0).int().tolist() == [[1, 0, 0, 0], [1, 1, 1, 0]]
 
 
@@ -121,7 +123,7 @@ def followed(learner: DERPP, items: Iterator) -> Iterator[Followed]:
             continue
         if drawn is None:
             learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-            drawn = recorded(learner.store, "independent_slots")
+            drawn = record_calls(learner.store, "draw_independent_slots")
         store = learner.store
         kept = (store.x, store.fields["logits"], store.fields["known"])
         before = [one.clone() for one in kept]
@@ -350,7 +352,7 @@ def test_the_cost_the_bytes_and_the_official_preset():
     learner = learner_of(memory=30)
     learner.prepare((6,), torch.float32)
     assert memory_bytes(learner) == 30 * (6 * 4 + 8 + 16 * 4 + 8)
-    official = configured(DERPP, **DERPP.presets["official"].settings)
+    official = construct(DERPP, **DERPP.presets["official"].settings)
     assert (official.optimizer, official.alpha, official.beta) == ("sgd", 0.1, 0.5)
 
 

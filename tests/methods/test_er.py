@@ -9,8 +9,8 @@ moves BatchNorm's statistics and a draw for augmentation moves the generators.
 import naive_linear as naive
 import pytest
 import torch
-from presets import COMPARABLE, defaults
-from replaying import BOUNDARY, as_images, batches, learned, on_every_forward, parameters, small
+from expected_settings import COMPARABLE, defaults
+from tiny_learners import BOUNDARY, as_images, batches, learned, on_every_forward, parameters, small
 from torch import Tensor, nn
 
 from onepass import ER, ClassIncremental, Finetune, load
@@ -41,16 +41,16 @@ def test_loss_and_update_are_those_of_plain_loops(name, forwards, loss):
     """Cross-entropy over the classes seen so far, of the stream batch and of the samples drawn:
     two means added, or one mean over all. SGD then moves every weight by lr times its gradient."""
     learner = er(forwards=forwards, loss=loss)
-    drawn = naive.recorded(learner.store, "draw")
-    for step, before, stream, seen, *_ in naive.followed(learner, name):
-        replay = naive.labelled(drawn[-1][1])
+    drawn = naive.record_calls(learner.store, "draw")
+    for step, before, stream, seen, *_ in naive.naive_steps(learner, name):
+        replay = naive.weighted(drawn[-1][1])
         groups = [stream, replay] if loss == "sum" else [stream + replay]
         expected = sum(naive.mean_loss(before, group, seen) for group in groups)
         assert step.loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
         after = before
         for group in groups:
-            after = naive.plus(after, naive.gradient(before, group, seen), -learner.lr)
+            after = naive.add_scaled(after, naive.gradient(before, group, seen), -learner.lr)
         torch.testing.assert_close(
             torch.tensor(naive.weights(learner)), torch.tensor(after), rtol=1e-4, atol=1e-4
         )
@@ -83,7 +83,7 @@ def test_an_image_and_its_mirror_image_share_the_weight_of_one_sample(loss):
     """With `mirror`, a sample's loss is the mean over its two views."""
     learner = small(ER, net=nn.Flatten(), mirror=True, loss=loss)
     learner.prepare((1, 2, 3), torch.uint8)
-    drawn = naive.recorded(learner.store, "draw")
+    drawn = naive.record_calls(learner.store, "draw")
     for x, y in as_images(batches(TASKS[:3])):
         before = naive.weights(learner)
         step = learner.learn(x, y)
@@ -168,7 +168,7 @@ def numbers(start: int, count: int) -> Tensor:
 
 def test_the_draw_comes_from_earlier_batches_and_not_from_its_own():
     learner = er(memory=100, replay=12, lr=1e-6)
-    drawn = naive.recorded(learner.store, "draw")
+    drawn = naive.record_calls(learner.store, "draw")
     for start in range(0, 40, 4):
         learner.learn(numbers(start, 4), [0, 1, 0, 1])
         samples = drawn[-1][1]
@@ -179,7 +179,7 @@ def test_the_draw_comes_from_earlier_batches_and_not_from_its_own():
 
 def test_the_draw_takes_current_and_old_classes_alike():
     learner = er(memory=100, replay=100, lr=1e-6)
-    drawn = naive.recorded(learner.store, "draw")
+    drawn = naive.record_calls(learner.store, "draw")
     learner.learn(numbers(0, 4), [0, 1, 0, 1])
     learner.new_task()
     learner.learn(numbers(4, 4), [2, 3, 2, 3])

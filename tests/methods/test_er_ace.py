@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from tiny_learners import (
     BOUNDARY,
-    Times,
+    Magnify,
     batches,
     kept_logits,
     naive_cross_entropy,
@@ -18,7 +18,7 @@ from torch import nn
 from onepass import ER
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.methods.er_ace import ERACE
 from onepass.nets import CosineHead, Head
 
@@ -48,7 +48,7 @@ def test_terms_and_loss_agree_with_plain_loops(name, settings):
             learner.new_task()
             continue
         step = learner.learn(*item)
-        present = {learner.book.row_of[label] for label in item[1].tolist()}
+        present = {learner.class_index.row_of[label] for label in item[1].tolist()}
         seen |= present
         stream, replay = step.outputs
         expected = {
@@ -68,7 +68,7 @@ def test_mirror_images_are_samples_like_any_other():
         step = learner.learn(images, y)
         stream, replay = step.outputs
         assert (len(stream.y), len(replay.y)) == (2 * len(y), 24)
-        rows = {learner.book.row_of[label] for label in y.tolist()}
+        rows = {learner.class_index.row_of[label] for label in y.tolist()}
         expected = naive_cross_entropy(stream, rows) + naive_cross_entropy(replay, {0, 1, 2})
         assert step.loss.item() == pytest.approx(expected, rel=1e-5)
 
@@ -82,7 +82,7 @@ def test_stream_samples_leave_the_rows_of_absent_classes_alone():
         with kept_logits() as kept:
             learner.learn(*item)
         stream, _ = kept  # two forwards: the reference has them separate
-        present = {learner.book.row_of[label] for label in item[1].tolist()}
+        present = {learner.class_index.row_of[label] for label in item[1].tolist()}
         touched = set(stream.grad.abs().sum(dim=0).nonzero().flatten().tolist())
         assert touched == (present if len(present) > 1 else set())
 
@@ -145,7 +145,7 @@ def test_classes_not_yet_seen_take_no_part():
 
 
 def test_the_cosine_classifier_has_scale_ten_and_knows_no_length():
-    small, large = (er_ace(net=Times(factor), classifier="cosine") for factor in (1, 7))
+    small, large = (er_ace(net=Magnify(factor), classifier="cosine") for factor in (1, 7))
     for item in batches(TASKS):
         if item == BOUNDARY:
             small.new_task()
@@ -175,7 +175,7 @@ def test_bad_settings_are_refused(wrong):
 def test_the_cost_is_that_of_er_and_the_official_preset_is_cosine():
     assert ERACE().cost(10) == ImageCount(trained=74)
     assert ERACE(mirror=True).cost(10) == ImageCount(trained=148)
-    official = configured(ERACE, **ERACE.presets["official"].settings)
+    official = construct(ERACE, **ERACE.presets["official"].settings)
     assert (official.classifier, official.optimizer, official.lr) == ("cosine", "sgd", 0.1)
 
 

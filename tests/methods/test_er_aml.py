@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from scipy import stats
+from tiny_learners import (
     BOUNDARY,
-    Times,
+    Magnify,
     as_images,
     batches,
     naive_cross_entropy,
@@ -19,15 +20,14 @@ from replaying import (
     parameters,
     small,
 )
-from scipy import stats
 from torch import Tensor, nn
 
 from onepass import ER, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount, Samples
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.learning.trainer import FIRST_CAPACITY
-from onepass.methods.er_aml import ERAML, choose, contrast
+from onepass.methods.er_aml import ERAML, draw_partners, partner_contrast
 from onepass.nets import CosineHead, Head
 
 FIRST_TASK = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]
@@ -80,7 +80,7 @@ def test_where_all_embeddings_are_equal_the_loss_is_the_logarithm_of_two_n(n, te
     anchors = samples(same.expand(n, 2), labels)
     items = samples(same.expand(2 * n, 2), labels + [1 - label for label in labels])
     expected = temperature / 0.07 * math.log(2 * n)
-    assert contrast(anchors, items, temperature).item() == pytest.approx(expected)
+    assert partner_contrast(anchors, items, temperature).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
@@ -89,14 +89,14 @@ def test_two_orthogonal_classes_have_their_closed_form(temperature):
     anchors = samples(right.expand(3, 2), [0] * 3)
     items = samples(torch.cat([right.expand(2, 2), up.expand(5, 2)]), [0] * 2 + [1] * 5)
     expected = temperature / 0.07 * math.log(2 + 5 * math.exp(-1 / temperature))
-    assert contrast(anchors, items, temperature).item() == pytest.approx(expected)
+    assert partner_contrast(anchors, items, temperature).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("temperature", [0.1, 0.2, 1.0])
 def test_the_loss_agrees_with_plain_loops(seed, temperature):
     anchors, items = some_samples(6, seed), some_samples(12, seed + 100)
-    got = contrast(anchors, items, temperature).item()
+    got = partner_contrast(anchors, items, temperature).item()
     assert got == pytest.approx(naive(anchors, items, temperature))
 
 
@@ -104,7 +104,9 @@ def test_what_has_no_weight_is_as_if_it_were_not_there():
     anchors = some_samples(6, 0, weight=[1, 0, 1, 1, 0, 1])
     items = some_samples(9, 1, weight=[1, 1, 0, 1, 0, 1, 1, 1, 1])
     without = [Samples(*(part[batch.weight > 0] for part in batch)) for batch in (anchors, items)]
-    torch.testing.assert_close(contrast(anchors, items, 0.2), contrast(*without, 0.2))
+    torch.testing.assert_close(
+        partner_contrast(anchors, items, 0.2), partner_contrast(*without, 0.2)
+    )
 
 
 def test_the_gradient_agrees_with_finite_differences_and_skips_what_has_no_weight():
@@ -112,7 +114,7 @@ def test_the_gradient_agrees_with_finite_differences_and_skips_what_has_no_weigh
     items = some_samples(6, 1, weight=[1, 1, 0, 1, 1, 1])
 
     def loss(z: Tensor, w: Tensor) -> Tensor:
-        return contrast(anchors._replace(x=z), items._replace(x=w), 0.3)
+        return partner_contrast(anchors._replace(x=z), items._replace(x=w), 0.3)
 
     inputs = anchors.x.clone().requires_grad_(), items.x.clone().requires_grad_()
     assert torch.autograd.gradcheck(loss, inputs)
@@ -124,7 +126,7 @@ def test_the_gradient_agrees_with_finite_differences_and_skips_what_has_no_weigh
 def test_where_every_anchor_is_dropped_loss_and_gradient_are_zero():
     anchors, items = some_samples(3, 0, weight=[0] * 3), some_samples(6, 1, weight=[0] * 6)
     z = anchors.x.clone().requires_grad_()
-    loss = contrast(anchors._replace(x=z), items, 0.2)
+    loss = partner_contrast(anchors._replace(x=z), items, 0.2)
     loss.backward()
     assert loss.item() == 0
     assert z.grad.tolist() == torch.zeros_like(z).tolist()
@@ -140,7 +142,7 @@ HELD = [True] * 9 + [False]
 def chosen(batch: list[int], memory: list[int], held: list[bool], seed: int = 0):
     y, pool = torch.tensor(batch), torch.tensor(batch + memory)
     there = torch.tensor([True] * len(batch) + held)
-    places, both = choose(y, pool, there, torch.Generator().manual_seed(seed))
+    places, both = draw_partners(y, pool, there, torch.Generator().manual_seed(seed))
     return places.tolist(), both.tolist()
 
 
@@ -241,7 +243,7 @@ def followed(learner: ERAML, items: Iterator) -> Iterator[Followed]:
         held = int(learner.store.size)
         at = learner.store.x[:held].clone(), learner.store.y[:held].tolist()
         step = learner.learn(x, y)
-        rows = torch.tensor([learner.book.row_of[label] for label in y.tolist()])
+        rows = torch.tensor([learner.class_index.row_of[label] for label in y.tolist()])
         seen |= set(rows.tolist())
         stored = [*zip(at[0], at[1], strict=True), *zip(x, rows.tolist(), strict=True)]
         yield Followed(
@@ -368,7 +370,7 @@ def test_after_the_first_task_the_stream_moves_the_head_no_more():
 
 
 def test_the_length_of_features_does_not_matter():
-    small, large = learner_of(net=Times(1)), learner_of(net=Times(7))
+    small, large = learner_of(net=Magnify(1)), learner_of(net=Magnify(7))
     for item in batches(TASKS):
         if item == BOUNDARY:
             small.new_task()
@@ -390,7 +392,7 @@ def test_bad_settings_are_refused(wrong):
 def test_the_cost_and_the_official_preset():
     assert ERAML().cost(10) == ImageCount(trained=94)
     assert ERAML(mirror=True).cost(10) == ImageCount(trained=188)
-    official = configured(ERAML, **ERAML.presets["official"].settings)
+    official = construct(ERAML, **ERAML.presets["official"].settings)
     assert (official.classifier, official.optimizer, official.temperature) == ("cosine", "sgd", 0.2)
 
 

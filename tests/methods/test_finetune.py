@@ -4,8 +4,8 @@ the same on one task of all classes."""
 import naive_linear as naive
 import pytest
 import torch
-from presets import COMPARABLE, defaults
-from replaying import BOUNDARY, parameters, small
+from expected_settings import COMPARABLE, defaults
+from tiny_learners import BOUNDARY, parameters, small
 
 from onepass import Finetune, Joint
 from onepass.base.parts import ImageCount
@@ -17,10 +17,10 @@ from onepass.learning import registry
 def test_loss_and_update_are_those_of_plain_loops(name):
     learner = small(Finetune)
     learner.prepare((naive.FEATURES,), torch.float32)
-    for step, before, stream, seen, *_ in naive.followed(learner, name):
+    for step, before, stream, seen, *_ in naive.naive_steps(learner, name):
         expected = naive.mean_loss(before, stream, seen)
         assert step.loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
-        after = naive.plus(before, naive.gradient(before, stream, seen), -learner.lr)
+        after = naive.add_scaled(before, naive.gradient(before, stream, seen), -learner.lr)
         torch.testing.assert_close(
             torch.tensor(naive.weights(learner)), torch.tensor(after), rtol=1e-4, atol=1e-5
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import naive_gsa as naive
 import pytest
 import torch
-from replaying import BOUNDARY, as_batch, corners, learned
+from tiny_learners import BOUNDARY, as_tuples, corners, learned
 from torch import Tensor, nn
 
 import onepass
@@ -131,7 +131,7 @@ def test_terms_and_loss_agree_with_the_naive_implementation(make, settings):
         in_task += 1
         new = set(item[1].tolist())
         seen = set(range(max(new) + 1))
-        first, mixed = (as_batch(output) for output in step.outputs)
+        first, mixed = (as_tuples(output) for output in step.outputs)
         sums.add(mixed, seen)
         warm = in_task <= learner.warm_up
         w = {c: 1.0 if warm else sums.released_w(c) for c in seen}
@@ -166,7 +166,7 @@ def test_a_ratio_of_one_for_all_classes_leaves_two_means_of_cross_entropy():
     learner.balance.positive.fill_(1e12)
     learner.balance.negative.fill_(-1e12)
     step = learner.learn(*items[-1])
-    first, mixed = (as_batch(output) for output in step.outputs)
+    first, mixed = (as_tuples(output) for output in step.outputs)
     ones = dict.fromkeys(range(4), 1.0)
     expected = 2 * weighted(mixed, {0, 1, 2, 3}, ones) + weighted(first, {2, 3}, ones)
     assert step.loss.item() == pytest.approx(expected, rel=1e-5)
@@ -183,7 +183,7 @@ def test_the_first_batch_trains_twenty_images_of_the_stream_and_nothing_else():
     assert (
         step.loss.item()
         == step.terms["stream"].item()
-        == pytest.approx(weighted(as_batch(first), {0, 1}, {0: 1.0, 1: 1.0}), rel=1e-5)
+        == pytest.approx(weighted(as_tuples(first), {0, 1}, {0: 1.0, 1: 1.0}), rel=1e-5)
     )
     trained = learner.model.body.used[0][first.weight > 0]
     assert torch.equal(trained, torch.cat([x, x.flip(3)]).float() / 255)

@@ -7,15 +7,15 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import as_samples, corners, random_batches, steps_before
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from tiny_learners import as_samples, corners, random_batches, steps_before
 from torch import Tensor, nn
 
 import onepass
 from onepass.base.errors import InputError
 from onepass.base.parts import Samples
 from onepass.methods import gss as module
-from onepass.methods.gss import GSS, Scored, cosines, replacing
+from onepass.methods.gss import GSS, ScoredMemory, cosines, replacement_probability
 
 
 def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -129,15 +129,15 @@ def test_cosines_stay_between_minus_one_and_one_and_are_zero_for_a_vanished_grad
 def test_the_probability_of_replacing():
     pairs = {(0, 0): 0.5, (1, -1): 1.0, (-1, 0.3): 0.0, (-1, -1): 0.0, (0.5, 0.25): 1.5 / 2.75}
     for (victim, new), expected in pairs.items():
-        found = replacing(torch.tensor(float(victim)), torch.tensor(float(new)))
+        found = replacement_probability(torch.tensor(float(victim)), torch.tensor(float(new)))
         assert float(found) == pytest.approx(expected)
 
 
-def scored(scores: list[float], seed: int = 0, room: int = 0) -> Scored:
+def scored(scores: list[float], seed: int = 0, room: int = 0) -> ScoredMemory:
     """A memory with these scores; sample i is of class i and all i."""
     source = torch.Generator().manual_seed(seed)
     fields = {"score": torch.zeros(())}
-    store = Scored(len(scores) + room, (2,), torch.float32, source, fields)
+    store = ScoredMemory(len(scores) + room, (2,), torch.float32, source, fields)
     y = torch.arange(len(scores))
     store.add(y.view(-1, 1).expand(-1, 2).float(), y, score=torch.tensor(scores))
     return store
@@ -277,7 +277,7 @@ def test_scores_are_those_of_plain_loops(settings):
     given = taught(5, **settings)
     stream = as_samples(given, *batch([0, 1, 2, 3, 0], seed=77))
     state = given.trainer.rngs["draws"].get_state()
-    slots, genuine = given.store.slots(given.subsets * given.subset_size)
+    slots, genuine = given.store.draw_slots(given.subsets * given.subset_size)
     drawn = [slot for slot, real in zip(slots.tolist(), genuine.tolist(), strict=True) if real]
     assert len(set(drawn)) == min(given.subsets * given.subset_size, int(given.store.size))
     given.trainer.rngs["draws"].set_state(state)
@@ -293,7 +293,7 @@ def test_both_kinds_of_batches_occur_and_are_told_apart():
     for seed in range(12):
         stream = as_samples(given, *batch([seed % 4] * 3, seed=seed))
         state = given.trainer.rngs["draws"].get_state()
-        slots, _ = given.store.slots(12)
+        slots, _ = given.store.draw_slots(12)
         given.trainer.rngs["draws"].set_state(state)
         _, diverse = given.scores_of(stream)
         _, whole = naive_scores(given, slots.tolist(), stream)

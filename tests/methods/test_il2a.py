@@ -6,15 +6,15 @@ from itertools import combinations
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import BOUNDARY, Normed, batches, learned, on_every_forward, parameters, small
+from expected_settings import COMPARABLE, defaults, official
 from scipy import stats
+from tiny_learners import BOUNDARY, NormOnly, batches, learned, on_every_forward, parameters, small
 from torch import Tensor, nn
 
 from onepass import ER
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount
-from onepass.methods.il2a import BETA, IL2A, SPREAD, pair_number, semantic_logits, share
+from onepass.methods.il2a import BETA, IL2A, SPREAD, mixing_shares, pair_number, semantic_logits
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3, 0], BOUNDARY, [5]]
 
@@ -35,7 +35,7 @@ def test_the_pairs_of_n_classes_have_the_numbers_below_n_over_two(n):
 
 
 def test_shares_are_of_beta_but_a_half_where_that_is_far_from_it():
-    drawn = share((20_000,), torch.Generator().manual_seed(0))
+    drawn = mixing_shares((20_000,), torch.Generator().manual_seed(0))
     beta = stats.beta(BETA, BETA)
     half = drawn == 0.5
     assert float(half.float().mean()) == pytest.approx(2 * beta.cdf(0.4), abs=0.01)
@@ -171,7 +171,7 @@ def test_augmented_features_cost_more_than_their_mean_and_less_than_the_bound():
 
 
 def test_features_are_kept_when_a_task_ends_and_go_with_their_sample():
-    learner = il2a(memory=8, net=Normed())
+    learner = il2a(memory=8, net=NormOnly())
     learned(learner, batches([[0, 1, 0, 1], [1, 1, 0, 0]]))
     fields = learner.store.fields
     assert not bool(fields["known"].any())

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, defaults, official
+from tiny_learners import (
     BOUNDARY,
-    Times,
+    Magnify,
     as_images,
     batches,
     flat,
@@ -145,7 +145,7 @@ def test_logits_are_cosines_times_a_number_that_is_trained():
     assert isinstance(head, ScaledCosineHead)
     assert float(head.scale.detach()) != 1 and head.scale.grad is not None
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(4))
-    features = learner.trainer.evaluator.features(x)
+    features = learner.trainer.eval_model.features(x)
     for one, scores in zip(features, learner.scores(x), strict=True):
         rows = head.weight.detach()[:3].tolist()
         expected = [float(head.scale.detach()) * cosine(one.tolist(), row) for row in rows]
@@ -155,7 +155,7 @@ def test_logits_are_cosines_times_a_number_that_is_trained():
 def test_the_size_of_features_changes_nothing():
     losses = []
     for factor in (1.0, 100.0):
-        learner = learned(lucir(net=Times(factor), lr=1e-3), batches(TASKS))
+        learner = learned(lucir(net=Magnify(factor), lr=1e-3), batches(TASKS))
         losses.append(learner.learn(*next(batches([[5, 6, 6]], seed=8))).loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
@@ -225,7 +225,7 @@ def imprinted(**settings: object) -> Imprinted:
     learned(learner, [*batches(FIRST), BOUNDARY])
     before = learner.model.head.weight.detach().clone()
     x, y = next(batches([[3, 4, 3, 1, 3]], seed=8))
-    features = learner.trainer.evaluator.features(x).detach()
+    features = learner.trainer.eval_model.features(x).detach()
     step = learner.learn(x, y)
     return Imprinted(learner, step, features, before, learner.model.head.weight.detach().clone())
 
@@ -275,7 +275,7 @@ def test_rows_of_the_first_task_and_frozen_ones_are_not_imprinted():
 
 
 def test_a_class_whose_features_are_all_zero_keeps_its_row_of_birth():
-    learner = learned(lucir(net=Times(), lr=1e-12), [*batches(FIRST), BOUNDARY])
+    learner = learned(lucir(net=Magnify(), lr=1e-12), [*batches(FIRST), BOUNDARY])
     before = learner.model.head.weight[3].detach().clone()
     learner.learn(torch.zeros(2, 6), [3, 3])
     torch.testing.assert_close(learner.model.head.weight[3].detach(), before)

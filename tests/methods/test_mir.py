@@ -3,16 +3,16 @@
 import naive_linear as naive
 import pytest
 import torch
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import Times, flat, on_every_forward, small
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from tiny_learners import Magnify, flat, on_every_forward, small
 from torch import nn
 
 from onepass import ER, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import Samples
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.functional.losses import cross_entropy
-from onepass.methods.mir import MIR, highest
+from onepass.methods.mir import MIR, highest_scored
 
 
 def mir(**changed):
@@ -50,22 +50,22 @@ def stream_gradient(learner, stream):
 
 def test_the_highest_scores_are_chosen():
     some = numbered(*[1.0] * 6)
-    got = highest(torch.tensor([0.3, -1.0, 2.0, 0.1, -5.0, 0.2]), some, 3)
+    got = highest_scored(torch.tensor([0.3, -1.0, 2.0, 0.1, -5.0, 0.2]), some, 3)
     assert got.y.tolist() == [2, 0, 5] and got.x.flatten().tolist() == [2, 0, 5]
 
 
 def test_padding_is_chosen_only_where_nothing_else_is_left():
     some = numbered(1.0, 1.0, 0.0, 1.0, 0.0)
     scores = torch.tensor([-3.0, -2.0, 9.0, -1.0, 8.0])
-    assert highest(scores, some, 3).y.tolist() == [3, 1, 0]
-    four = highest(scores, some, 4)
+    assert highest_scored(scores, some, 3).y.tolist() == [3, 1, 0]
+    four = highest_scored(scores, some, 4)
     assert four.y[:3].tolist() == [3, 1, 0] and four.weight.tolist() == [1, 1, 1, 0]
 
 
 # ---- scores
 
 
-@pytest.mark.parametrize("net", [Times(), "mlp"], ids=["linear", "mlp"])
+@pytest.mark.parametrize("net", [Magnify(), "mlp"], ids=["linear", "mlp"])
 def test_scores_are_the_rise_of_each_samples_loss_in_a_step_really_taken(net):
     learner, other = taught(net=net, lr=0.1), taught(net=net, lr=0.1)
     stream = a_stream(5, 6, 6)
@@ -89,9 +89,9 @@ def test_for_small_steps_a_score_is_minus_lr_times_the_product_of_gradients():
     g = stream_gradient(learner, stream)
     memory = stored(learner)
     theta, seen = naive.weights(learner), set(range(7))
-    of_stream = naive.gradient(theta, naive.labelled(stream), seen)
+    of_stream = naive.gradient(theta, naive.weighted(stream), seen)
     products = [
-        -naive.dot(of_stream, naive.gradient(theta, [one], seen)) for one in naive.labelled(memory)
+        -naive.dot(of_stream, naive.gradient(theta, [one], seen)) for one in naive.weighted(memory)
     ]
     got = learner.interference(memory, g) / learner.lr
     torch.testing.assert_close(got, torch.tensor(products), rtol=0.01, atol=0.01)
@@ -104,7 +104,7 @@ def test_a_step_of_no_length_harms_nothing():
     assert not bool(scores.any())
 
 
-@pytest.mark.parametrize("net", [Times(), "mlp"], ids=["linear", "mlp"])
+@pytest.mark.parametrize("net", [Magnify(), "mlp"], ids=["linear", "mlp"])
 def test_the_streams_own_sample_gains(net):
     learner = taught(net=net, lr=1e-2)
     for row in range(7):
@@ -166,19 +166,22 @@ CASES = [
 @pytest.mark.parametrize(("name", "changed"), CASES, ids=str)
 def test_every_step_is_that_of_plain_loops(name, changed):
     learner = mir(**changed)
-    drawn, trained = naive.recorded(learner.store, "draw"), naive.recorded(learner, "forward")
+    drawn, trained = (
+        naive.record_calls(learner.store, "draw"),
+        naive.record_calls(learner, "forward"),
+    )
     chosen_from_more = 0
-    for step, theta, stream, seen, held, _ in naive.followed(learner, name):
-        candidates = naive.labelled(drawn[-1][1])
+    for step, theta, stream, seen, held, _ in naive.naive_steps(learner, name):
+        candidates = naive.weighted(drawn[-1][1])
         assert len(candidates) == min(learner.candidates, held)
         g = naive.gradient(theta, stream, seen)
-        virtual = naive.plus(theta, g, -learner.lr)
+        virtual = naive.add_scaled(theta, g, -learner.lr)
 
         def score(one, theta=theta, virtual=virtual, seen=seen):
             return naive.loss(virtual, *one, seen) - naive.loss(theta, *one, seen)
 
         ranked = sorted(candidates, key=score, reverse=True)
-        replayed = naive.labelled(trained[-1][0])
+        replayed = naive.weighted(trained[-1][0])
         if len(seen) > 1:  # else all scores are 0
             assert as_set(replayed) == as_set(ranked[: learner.replay])
         assert len(replayed) == min(learner.replay, len(candidates))
@@ -189,8 +192,8 @@ def test_every_step_is_that_of_plain_loops(name, changed):
             assert step.terms[term].item() == pytest.approx(mean, rel=1e-4, abs=1e-5)
         assert step.loss.item() == pytest.approx(sum(map(float, step.terms.values())), rel=1e-6)
         if learner.optimizer == "sgd":
-            both = naive.plus(g, naive.gradient(theta, replayed, seen), 1)
-            expected = naive.plus(theta, both, -learner.lr)
+            both = naive.add_scaled(g, naive.gradient(theta, replayed, seen), 1)
+            expected = naive.add_scaled(theta, both, -learner.lr)
             got = torch.tensor(naive.weights(learner))
             torch.testing.assert_close(got, torch.tensor(expected), rtol=1e-4, atol=1e-4)
     settings = {"memory": 30, "replay": 5, "candidates": 12, **changed}
@@ -221,10 +224,10 @@ def test_with_candidates_for_the_whole_memory_the_worst_of_all_are_replayed():
     x, y = naive.vectors(4), torch.tensor([5, 6, 6, 5])
     stream = Samples(x, y, torch.ones(4))
     scores = learner.interference(stored(learner), stream_gradient(learner, stream))
-    worst = highest(scores, stored(learner), learner.replay)
-    trained = naive.recorded(learner, "forward")
+    worst = highest_scored(scores, stored(learner), learner.replay)
+    trained = naive.record_calls(learner, "forward")
     learner.learn(x, y)
-    assert as_set(naive.labelled(trained[-1][0])) == as_set(naive.labelled(worst))
+    assert as_set(naive.weighted(trained[-1][0])) == as_set(naive.weighted(worst))
 
 
 @pytest.mark.parametrize(("mirror", "copies"), [(False, 1), (True, 2)])
@@ -252,7 +255,7 @@ def test_scoring_leaves_batchnorms_statistics_alone():
     learner = taught(net=batchnorm(), lr=0.1)
     body = learner.model.body
     linear, norm = body[0], body[1]
-    trained = naive.recorded(learner, "forward")
+    trained = naive.record_calls(learner, "forward")
     x = naive.vectors(4)
     weight, bias = linear.weight.detach().clone(), linear.bias.detach().clone()
     expected = norm.running_mean.clone()
@@ -275,7 +278,7 @@ def test_replay_is_padded_by_weight_zero_until_the_memory_holds_enough():
 @pytest.mark.parametrize("name", ["tasks", "old classes come back", "one class at a time"])
 @pytest.mark.parametrize("memory", [0, 30])
 def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
-    learner = mir(net=Times(1e5), memory=memory)
+    learner = mir(net=Magnify(1e5), memory=memory)
     assert bool(torch.isfinite(naive.teach(learner, name)).all())
     assert float(learner.scores(torch.ones(1, naive.FEATURES)).abs().max()) > 1e4
 
@@ -304,7 +307,7 @@ def test_the_default_keeps_the_official_five_candidates_for_each_replay():
 
 
 def test_the_official_preset_learns():
-    learner = configured(MIR, **MIR.presets["official"].settings, net="mlp", device="cpu")
+    learner = construct(MIR, **MIR.presets["official"].settings, net="mlp", device="cpu")
     assert (learner.optimizer, learner.lr, learner.replay) == ("sgd", 0.1, 10)
     assert bool(torch.isfinite(naive.teach(learner, "tasks")).all())
 

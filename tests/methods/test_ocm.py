@@ -7,15 +7,15 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import Trained, naive_cross_entropy
+from expected_settings import COMPARABLE, defaults, official
+from tiny_learners import Trained, naive_cross_entropy
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount
 from onepass.functional.losses import supervised_contrastive
 from onepass.methods import ocm as ocm_module
-from onepass.methods.ocm import OCM, Embedded, class_contrast, stream_contrast, turned
+from onepass.methods.ocm import OCM, EmbeddedViews, class_contrast, rotated, stream_contrast
 
 TAU = 0.07
 
@@ -76,22 +76,26 @@ def recorded(learner: OCM):
         setattr(learner, name, keep)
 
     for name, into in (
-        ("drawn", "drawn"),
-        ("embedded", "embedded"),
-        ("previously", "previous"),
+        ("draw_replay", "drawn"),
+        ("embed", "embedded"),
+        ("previous_outputs", "previous"),
         ("forward", "logits"),
     ):
         keeping(name, into)
     yield kept
-    for name in ("drawn", "embedded", "previously", "forward"):
+    for name in ("draw_replay", "embed", "previous_outputs", "forward"):
         delattr(learner, name)
 
 
-def embedded(z: Tensor, key: Tensor, y: list[int], weight: list[float] | None = None) -> Embedded:
-    return Embedded(z, key, torch.tensor(y), torch.tensor(weight or [1.0] * len(y)))
+def embedded(
+    z: Tensor, key: Tensor, y: list[int], weight: list[float] | None = None
+) -> EmbeddedViews:
+    return EmbeddedViews(z, key, torch.tensor(y), torch.tensor(weight or [1.0] * len(y)))
 
 
-def random_views(y: list[int], views: int = 2, maps: int = 3, seed: int = 0, **more) -> Embedded:
+def random_views(
+    y: list[int], views: int = 2, maps: int = 3, seed: int = 0, **more
+) -> EmbeddedViews:
     source = torch.Generator().manual_seed(seed)
     z, key = torch.randn(2, views, maps, len(y), 5, generator=source)
     return embedded(F.normalize(z, dim=-1) / TAU, F.normalize(key, dim=-1), y, **more)
@@ -102,7 +106,7 @@ def random_views(y: list[int], views: int = 2, maps: int = 3, seed: int = 0, **m
 
 def test_the_sixteen_maps_are_distinct_and_the_first_is_the_identity():
     image = torch.arange(36.0).view(1, 1, 6, 6)
-    made = turned(image, 16)
+    made = rotated(image, 16)
     assert torch.equal(made[:1], image)
     assert len({tuple(one.flatten().tolist()) for one in made}) == 16
     for one in made:  # pixels move and stay what they were
@@ -123,7 +127,7 @@ def test_maps_are_halves_turned_upside_down_and_turns_of_the_whole():
         )
     ]
     two = torch.stack([image, 100 + image]).unsqueeze(1)
-    made = turned(two, 16).view(16, 2, 4, 4)
+    made = rotated(two, 16).view(16, 2, 4, 4)
     assert torch.equal(made[:, 0], torch.stack(expected))
     assert torch.equal(made[:, 1], 100 + torch.stack(expected))
 
@@ -131,7 +135,7 @@ def test_maps_are_halves_turned_upside_down_and_turns_of_the_whole():
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
 def test_fewer_maps_are_the_first_of_all(count):
     image = torch.arange(16.0).view(1, 1, 4, 4)
-    assert torch.equal(turned(image, count), turned(image, 16)[:count])
+    assert torch.equal(rotated(image, count), rotated(image, 16)[:count])
 
 
 @pytest.mark.parametrize(("shape", "maps"), [((1, 4, 4), 16), ((1, 4, 6), 8), ((3, 5, 4), 8)])
@@ -203,7 +207,7 @@ def test_a_previous_network_that_agrees_leaves_only_the_other_pseudo_classes():
 @pytest.mark.parametrize("contrast", [class_contrast, stream_contrast])
 def test_samples_that_do_not_count_change_nothing(contrast):
     whole = random_views([0, 1, 0, 2, 2], weight=[1.0, 1.0, 1.0, 0.0, 0.0])
-    part = Embedded(whole.z[:, :, :3], whole.key[:, :, :3], whole.y[:3], whole.weight[:3])
+    part = EmbeddedViews(whole.z[:, :, :3], whole.key[:, :, :3], whole.y[:3], whole.weight[:3])
     torch.testing.assert_close(contrast(whole), contrast(part))
 
 
@@ -213,7 +217,7 @@ def test_gradients_are_those_of_the_losses(contrast):
     z, key = views.z.double().requires_grad_(), views.key.double().requires_grad_()
 
     def of(z: Tensor, key: Tensor) -> Tensor:
-        return contrast(Embedded(z, key, views.y, views.weight.double()))
+        return contrast(EmbeddedViews(z, key, views.y, views.weight.double()))
 
     assert torch.autograd.gradcheck(of, (z, key))
 
@@ -245,7 +249,7 @@ def naive_contrast(z, keys, labels, *, stream: bool) -> float:
     return total / len(z)
 
 
-def listed(views: Embedded) -> tuple[list, list, list]:
+def listed(views: EmbeddedViews) -> tuple[list, list, list]:
     """z, keys and pseudo-classes of the views that count."""
     numbers = [], [], []
     for view in range(len(views.z)):
@@ -318,7 +322,7 @@ def test_similarities_are_with_the_projection_and_a_window_that_changes():
 def test_stream_and_memory_have_windows_of_their_own():
     learner = in_the_second_task(ocm(net="mlp", rotations=1, replay=4, lr=1e-9))
     x, y = images_of([2, 2], 1)
-    learner.store.x[:], learner.store.y[:] = x[:1], learner.book.row_of[2]
+    learner.store.x[:], learner.store.y[:] = x[:1], learner.class_index.row_of[2]
     with recorded(learner) as kept:
         learner.learn(x[:1], y[:1])
     ((_, (new, held)),) = kept["embedded"]
@@ -337,7 +341,7 @@ def test_a_window_lies_inside_the_features(monkeypatch):
 
     x, y = images_of([0, 1], 1)
     learner.learn(x, y)
-    features = F.normalize(learner.trainer.evaluator.features(learner.views.normalise(x)))
+    features = F.normalize(learner.trainer.eval_model.features(learner.views.normalise(x)))
     monkeypatch.setattr(ocm_module.torch, "randint", last)
     with recorded(learner) as kept:
         learner.learn(x, y)
@@ -390,7 +394,7 @@ def test_the_second_view_is_augmented_and_the_first_is_not():
     handle.remove()
     ((_, replay),) = kept["drawn"]
     first, second = seen[0].chunk(2)
-    plain = torch.cat([turned(batch.float() / 255, 2) for batch in (x, replay.x)])
+    plain = torch.cat([rotated(batch.float() / 255, 2) for batch in (x, replay.x)])
     assert torch.equal(first, plain) and len(seen) == 2
     assert not torch.allclose(first, second, atol=1e-3)
 

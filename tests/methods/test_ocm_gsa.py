@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from presets import COMPARABLE, defaults
-from replaying import BOUNDARY, as_images, batches, learned, small
+from expected_settings import COMPARABLE, defaults
+from tiny_learners import BOUNDARY, as_images, batches, learned, small
 from torch import Tensor
 
 from onepass import GSA, OCM, OCMGSA
@@ -39,7 +39,7 @@ def assert_same(one, other) -> None:
 
 @pytest.mark.parametrize("update", ["before", "after"])
 def test_without_contrast_it_is_gsa(update, monkeypatch):
-    monkeypatch.setattr(OCM, "information", lambda self, stream: ({}, None))
+    monkeypatch.setattr(OCM, "information_terms", lambda self, stream: ({}, None))
     one = learned(learner(OCMGSA, update=update), stream())
     other = learned(learner(GSA, update=update), stream())
     assert_same(one, other)
@@ -48,7 +48,7 @@ def test_without_contrast_it_is_gsa(update, monkeypatch):
 
 def test_without_the_objective_of_gsa_it_is_ocm_without_cross_entropy(monkeypatch):
     nothing = torch.zeros(())
-    monkeypatch.setattr(GSA, "by_the_paper", lambda *_: ({"T1": nothing}, ()))
+    monkeypatch.setattr(GSA, "paper_objective", lambda *_: ({"T1": nothing}, ()))
     monkeypatch.setattr(ocm_module, "cross_entropy", lambda *_, **__: nothing)
     one = learned(learner(OCMGSA), stream())
     other = learned(learner(OCM), stream())

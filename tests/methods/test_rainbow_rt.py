@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from expected_settings import COMPARABLE, defaults, official
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from presets import COMPARABLE, defaults, official
-from replaying import on_every_forward
+from tiny_learners import on_every_forward
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import Normed, Trained, corners
+from expected_settings import COMPARABLE, defaults, official
+from tiny_learners import NormOnly, Trained, corners
 from torch import Tensor, nn
 
 from onepass import BalanceProbe
@@ -70,7 +70,7 @@ def seen_by(*modules: nn.Module):
 
 def bodies(learner: SCR) -> tuple[nn.Module, nn.Module]:
     """The backbone that trains and its evaluating twin."""
-    return learner.model.body, learner.trainer.evaluator.body
+    return learner.model.body, learner.trainer.eval_model.body
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def naive_loss(z: list[list[float]], y: list[int], weight: list[float], tau: flo
         ({}, batch_of),
         ({"first_view": "augmented"}, batch_of),
         ({"temperature": 0.5, "net": "mlp"}, batch_of),
-        ({"net": Normed()}, batch_of),
+        ({"net": NormOnly()}, batch_of),
         ({"augment": "crop-grey"}, images_of),
         ({"augment": "crop-grey", "first_view": "augmented", "mirror": True}, images_of),
         ({"augment": "contrastive", "mirror": True}, images_of),
@@ -235,9 +235,9 @@ def test_the_augmentation_is_the_one_that_was_asked_for(name):
     source = learner.trainer.rngs["augmentation"].clone_state()
     augmentation, area = {
         "crop-grey": (augment.crop_grey, (0.6, 1.0)),
-        "contrastive": (augment.contrastive, (0.2, 1.0)),
+        "contrastive": (augment.contrastive_view, (0.2, 1.0)),
     }[name]
-    windows = augment.WholePixels(4, 4, area, source.device)
+    windows = augment.WholePixelCrops(4, 4, area, source.device)
     expected = augmentation(x.float() / 255, source, augment.pixel_centres(4, 4), windows)
     assert torch.equal(learner.views(x), expected)
 
@@ -251,7 +251,7 @@ def test_the_first_view_is_plain_unless_told_otherwise():
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
 def test_the_first_batch_is_kept_and_not_trained_on(optimizer):
-    learner = scr(net=Normed(), optimizer=optimizer, weight_decay=0.1)
+    learner = scr(net=NormOnly(), optimizer=optimizer, weight_decay=0.1)
     learner.prepare((6,), torch.float32)
     before = learner.params_sha256()
     step = learner.learn(*batch_of([0, 1, 0], 1))
@@ -373,7 +373,7 @@ def naive_predictions(learner: SCR, x: Tensor) -> list[int]:
     return [min(means, key=lambda c: float((q - means[c]).norm())) for q in queries]
 
 
-@pytest.mark.parametrize("net", [Trained(), Normed(), "mlp"], ids=["times", "normed", "mlp"])
+@pytest.mark.parametrize("net", [Trained(), NormOnly(), "mlp"], ids=["times", "normed", "mlp"])
 def test_predictions_are_those_of_plain_loops_over_the_memory(net):
     learner = taught(scr(net=net), [3, 1, 3], [1, 1, 7, 0], [0, 7, 7, 3])
     x, _ = batch_of(list(range(8)) * 5, 30)
@@ -415,7 +415,7 @@ def test_means_are_computed_in_pieces_once_for_each_state_and_paid_for():
 
 
 def test_scoring_leaves_batchnorm_alone():
-    learner = taught(scr(net=Normed()), [0, 1], [0, 1, 1])
+    learner = taught(scr(net=NormOnly()), [0, 1], [0, 1, 1])
     before = learner.params_sha256()
     learner.predict(batch_of([0, 1], 3)[0])
     assert learner.params_sha256() == before and learner.model.training

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from naive_linear import recorded
-from presets import COMPARABLE, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, defaults, official
+from naive_linear import record_calls
+from tiny_learners import (
     BOUNDARY,
-    as_batch,
     as_images,
+    as_tuples,
     batches,
     kept_logits,
     learned,
@@ -26,7 +26,7 @@ from onepass.base.errors import CheckpointError, InputError
 from onepass.base.parts import ImageCount, Output
 from onepass.functional.losses import distillation
 from onepass.learning.memory_contents import copy_bytes
-from onepass.methods.ssil import SSIL, task_distillation, within_groups
+from onepass.methods.ssil import SSIL, group_log_softmax, task_distillation
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], BOUNDARY, [3, 4, 3], [3], [4, 3], BOUNDARY, [5, 6], [6, 5, 5]]
 STREAMS = {
@@ -52,7 +52,7 @@ def log_softmax(logits: list[float], rows: list[int]) -> dict[int, float]:
 
 def test_a_softmax_within_groups_is_one_for_each_group():
     logits = 5 * torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
-    got = within_groups(logits, torch.tensor([0, 1, 0, 1, 1, 5]))
+    got = group_log_softmax(logits, torch.tensor([0, 1, 0, 1, 1, 5]))
     for rows in ([0, 2], [1, 3, 4], [5]):
         torch.testing.assert_close(got[:, rows], logits[:, rows].log_softmax(dim=1))
 
@@ -60,7 +60,7 @@ def test_a_softmax_within_groups_is_one_for_each_group():
 def test_a_group_whose_logits_are_far_below_those_of_others_has_finite_ones():
     """Its exponentials vanish next to those of the other group."""
     logits = torch.tensor([[1e4, 1e4, -1e4, -1e4]], requires_grad=True)
-    got = within_groups(logits, torch.tensor([0, 0, 2, 2]))
+    got = group_log_softmax(logits, torch.tensor([0, 0, 2, 2]))
     torch.testing.assert_close(got.detach(), torch.full((1, 4), -math.log(2)))
     got.sum().backward()
     assert bool(torch.isfinite(logits.grad).all())
@@ -69,7 +69,7 @@ def test_a_group_whose_logits_are_far_below_those_of_others_has_finite_ones():
 def test_the_gradient_within_groups_agrees_with_finite_differences():
     logits = torch.randn(3, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     group = torch.tensor([0, 1, 0, 1, 4])
-    assert torch.autograd.gradcheck(lambda o: within_groups(o, group), logits.requires_grad_())
+    assert torch.autograd.gradcheck(lambda o: group_log_softmax(o, group), logits.requires_grad_())
 
 
 def test_with_one_group_it_is_the_plain_distillation():
@@ -89,7 +89,7 @@ def naive_terms(learner: SSIL, out: Output, taught: Tensor, tasks: list[set[int]
     new, old = tasks[-1], set().union(*tasks[:-1])
     of_new, of_old, divergence = [], [], []
     t = learner.temperature
-    for (logits, y, weight), theirs in zip(as_batch(out), taught.tolist(), strict=True):
+    for (logits, y, weight), theirs in zip(as_tuples(out), taught.tolist(), strict=True):
         if not weight:
             continue
         rivals, losses = (new, of_new) if y in new else (old, of_old)
@@ -119,7 +119,7 @@ def check_terms(learner: SSIL, items) -> list[dict[str, float]]:
             learner.model.body.register_forward_hook(hook)
         step = learner.learn(*item)
         known = set().union(*tasks)
-        tasks[-1] |= {learner.book.row_of[label] for label in item[1].tolist()} - known
+        tasks[-1] |= {learner.class_index.row_of[label] for label in item[1].tolist()} - known
         # mirror images lie behind all samples; a step reports them with their own batch
         sizes = [len(item[1]), learner.replay]
         views = torch.cat(learner.views.cut(shown[-1], sizes))
@@ -192,7 +192,7 @@ def test_stream_and_replay_have_one_forward_and_the_previous_network_sees_the_sa
     learner, sizes = ssil(net=with_batchnorm()), []
     learner.prepare((6,), torch.float32)
     on_every_forward(learner, lambda module, given, out: sizes.append(len(out)))
-    asked = recorded(learner.previous.model, "features")
+    asked = record_calls(learner.previous.model, "features")
     learned(learner, batches([[0, 1, 2], BOUNDARY, [3, 4]]))
     assert sizes == [len(views) for views, _ in asked] == [15, 14]
 
@@ -226,7 +226,7 @@ def test_distillation_holds_what_the_previous_network_said_within_a_task():
         views = torch.cat([x for x, _ in items[11:]])
         now, then = (
             net(views)[:, :2].softmax(dim=1)
-            for net in (learner.trainer.evaluator, learner.previous)
+            for net in (learner.trainer.eval_model, learner.previous)
         )
         return float(F.mse_loss(now, then).detach())
 

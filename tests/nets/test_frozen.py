@@ -1,4 +1,4 @@
-"""Frozen means frozen: parameters and statistics."""
+"""Tests that frozen layers keep their parameters and statistics."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def block(*, affine: bool = True) -> nn.Sequential:
 
 
 def body(affine: bool) -> nn.Sequential:
-    """A part that does not train, before one that does."""
+    """Returns a frozen layer followed by one that trains."""
     frozen = block(affine=affine).requires_grad_(False)
     return nn.Sequential(frozen, block(affine=affine))
 
 
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("method", [onepass.ER, onepass.MIR])
-def test_the_statistics_of_a_frozen_part_stay_and_those_of_the_others_move(method, affine):
+def test_frozen_layers_keep_their_statistics_and_others_update_theirs(method, affine):
     net, rng = body(affine), torch.Generator().manual_seed(0)
     learner = method(net=net, memory=20, device="cpu", seed=0)
     for step in range(6):
@@ -33,8 +33,8 @@ def test_the_statistics_of_a_frozen_part_stay_and_those_of_the_others_move(metho
     assert not same["1.1.running_mean"]
 
 
-def test_a_frozen_part_gives_in_training_what_it_gives_in_predicting():
+def test_frozen_layers_compute_the_same_in_training_and_in_prediction():
     learner = onepass.Finetune(net=body(True), device="cpu")
     learner.prepare((6,), torch.float32)
     x = torch.randn(10, 6, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(learner.model.body[0](x), learner.trainer.evaluator.body[0](x))
+    assert torch.equal(learner.model.body[0](x), learner.trainer.eval_model.body[0](x))

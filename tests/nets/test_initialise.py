@@ -1,4 +1,5 @@
-"""Building a network: every value is drawn from our generator, or the network is refused."""
+"""Tests that every value of a built network comes from the given generator, or that it is
+refused."""
 
 import math
 
@@ -14,13 +15,13 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def same_state(one, other):
-    first, second = one.state_dict(), other.state_dict()
+def same_state(found, expected):
+    first, second = found.state_dict(), expected.state_dict()
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
 class Gain(nn.Module):
-    """A layer of one's own; what its constructor writes is lost."""
+    """A user's layer. Its constructor writes values that are lost."""
 
     def __init__(self, width=3):
         super().__init__()
@@ -36,7 +37,7 @@ class GoodGain(Gain):
 
 
 class HalfGain(Gain):
-    """Forgets one of its tensors."""
+    """A layer that leaves one of its tensors uninitialised."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +48,7 @@ class HalfGain(Gain):
 
 
 class PartlyGain(Gain):
-    """Forgets one of its values."""
+    """A layer that leaves one value of a tensor uninitialised."""
 
     def reset_parameters(self):
         nn.init.zeros_(self.gain[:-1].detach())
@@ -59,7 +60,7 @@ class Masked(nn.Module):
         self.register_buffer("mask", torch.ones(2, 2).tril().bool())
 
     def reset_parameters(self):
-        """Has nothing to draw, and does not compute the mask again."""
+        """Draws nothing and does not recompute the mask."""
 
 
 class Table(nn.Module):
@@ -69,7 +70,7 @@ class Table(nn.Module):
 
 
 class Attribute(nn.Module):
-    """A tensor that is not registered: nothing moves it from the meta device."""
+    """A layer with an unregistered tensor, which stays on the meta device."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +78,7 @@ class Attribute(nn.Module):
 
 
 class WiderLinear(nn.Linear):
-    """A known layer with a tensor more."""
+    """A known layer with an additional tensor."""
 
     def __init__(self):
         super().__init__(2, 2)
@@ -94,8 +95,8 @@ class Tied(nn.Module):
 # ---- layers that PyTorch resets
 
 
-def test_layers_known_by_name_draw_one_after_another_and_nothing_between():
-    """The order of draws is what keeps a seed's network as it is."""
+def test_known_layers_draw_in_order_and_nothing_else_draws():
+    """The order of draws fixes the network of a seed."""
     net = build(
         lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(5, 4)), generator()
     )
@@ -112,10 +113,10 @@ def test_layers_known_by_name_draw_one_after_another_and_nothing_between():
     assert net[1].weight.eq(1).all() and net[1].running_var.eq(1).all()
 
 
-def test_a_resnet_draws_for_its_convolutions_and_for_nothing_else():
+def test_a_resnet_draws_for_its_convolutions_only():
     used, expected = generator(), generator()
     net = build(lambda: ResNet18(3, width=2), used)
-    for parameter in (one for one in net.parameters() if one.ndim > 1):
+    for parameter in (weight for weight in net.parameters() if weight.ndim > 1):
         torch.empty_like(parameter).uniform_(generator=expected)
     assert torch.equal(used.get_state(), expected.get_state())
 
@@ -133,7 +134,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_another_layer_has_the_values_that_its_reset_gives(name):
+def test_other_layers_get_the_values_of_their_reset(name):
     net = build(lambda: nn.Sequential(nn.Linear(2, 2), LAYERS[name]()), generator(3))
     rng = generator(3)
     for parameter in net[0].parameters():
@@ -149,7 +150,7 @@ def test_another_layer_has_the_values_that_its_reset_gives(name):
 
 
 @pytest.mark.parametrize("name", ["Embedding", "Conv1d", "GRU", "one's own"])
-def test_its_values_are_the_seeds_and_the_global_generator_stays(name):
+def test_the_seed_decides_its_values_and_the_global_generator_stays(name):
     def made(seed):
         return build(lambda: nn.Sequential(LAYERS[name](), LAYERS[name]()), generator(seed))
 
@@ -161,13 +162,13 @@ def test_its_values_are_the_seeds_and_the_global_generator_stays(name):
     assert not same_state(first[0], first[1])
 
 
-def test_a_layer_without_tensors_is_not_asked_and_draws_nothing():
+def test_a_layer_without_tensors_is_not_reset_and_draws_nothing():
     used, expected = generator(), generator()
     build(lambda: nn.Sequential(nn.LayerNorm(4, elementwise_affine=False), nn.ReLU()), used)
     assert torch.equal(used.get_state(), expected.get_state())
 
 
-# ---- what is refused
+# ---- networks that are refused
 
 
 @pytest.mark.parametrize(
@@ -183,22 +184,22 @@ def test_a_layer_without_tensors_is_not_asked_and_draws_nothing():
         (lambda: nn.MultiheadAttention(4, 2), "in_proj_weight"),
     ],
 )
-def test_a_layer_that_would_keep_values_nobody_chose_is_named(layer, tensor):
+def test_the_error_names_a_layer_with_an_uninitialised_tensor(layer, tensor):
     net = lambda: nn.Sequential(nn.Linear(2, 2), nn.Sequential(layer()))  # noqa: E731
     with pytest.raises(InputError) as caught:
         build(net, generator())
     kind = type(layer()).__name__
-    for said in (f"'1.0' ({kind})", repr(tensor), "net=…", "initialises=True"):
-        assert said in str(caught.value)
+    for message in (f"'1.0' ({kind})", repr(tensor), "net=…", "initialises=True"):
+        assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_the_network_itself_is_named_by_its_class():
+def test_the_error_names_the_network_itself_by_its_class():
     with pytest.raises(InputError, match=r"it \(Gain\) has 'gain'"):
         build(Gain, generator())
 
 
-def test_layers_that_share_a_parameter_are_refused_and_a_layer_used_twice_is_not():
+def test_shared_parameters_are_refused_and_a_layer_used_twice_is_not():
     with pytest.raises(InputError, match=r"'second' \(Linear\) has 'weight', which another layer"):
         build(Tied, generator())
 

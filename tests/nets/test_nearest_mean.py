@@ -1,4 +1,4 @@
-"""The nearest class mean against plain loops, and what it must not depend on."""
+"""Tests the nearest class mean against plain loops, and its invariances."""
 
 import math
 
@@ -21,12 +21,12 @@ def drawn(seed, samples=12, width=4, classes=CLASSES):
 
 
 def unit(vector):
-    length = math.sqrt(sum(one * one for one in vector))
-    return [one / length for one in vector]
+    length = math.sqrt(sum(x * x for x in vector))
+    return [x / length for x in vector]
 
 
 def naive_scores(features, y, weight, classes, queries):
-    """Minus the distance to each class's mean; none for a class without samples."""
+    """Returns minus the distance to each class mean, None for a class without samples."""
     means = []
     for label in range(classes):
         own = [unit(f) for f, c, w in zip(features, y, weight, strict=True) if c == label and w]
@@ -51,7 +51,7 @@ def test_scores_agree_with_plain_loops(seed, counts):
                 assert score == pytest.approx(value, abs=1e-5)
 
 
-def test_one_sample_for_each_class_is_the_nearest_neighbour():
+def test_with_one_sample_per_class_it_is_the_nearest_neighbour():
     features, _ = drawn(1, samples=20)
     queries, _ = drawn(2, samples=50)
     order = torch.randperm(20, generator=torch.Generator().manual_seed(3))
@@ -65,12 +65,12 @@ def test_one_sample_for_each_class_is_the_nearest_neighbour():
 def test_the_length_of_a_feature_vector_never_matters(seed):
     features, y = drawn(seed)
     lengths = 10 ** torch.linspace(-3, 3, 12).unsqueeze(1)
-    one = NearestMean(features, y, torch.ones(12), CLASSES)(features)
+    value = NearestMean(features, y, torch.ones(12), CLASSES)(features)
     other = NearestMean(lengths * features, y, torch.ones(12), CLASSES)(7 * features)
-    torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    torch.testing.assert_close(value, other, atol=1e-5, rtol=0)
 
 
-def test_other_names_for_the_classes_move_the_columns():
+def test_permuting_the_labels_permutes_the_columns():
     features, y = drawn(4)
     names = torch.tensor([3, 0, 4, 2, 1])
     plain = NearestMean(features, y, torch.ones(12), CLASSES)(features)
@@ -85,7 +85,7 @@ def test_a_class_without_samples_is_below_the_farthest_class():
     assert bool((scores[0, [0, 2]] < -2).all() and torch.isfinite(scores).all())
 
 
-def test_a_class_whose_features_are_zero_is_not_one_without_samples():
+def test_a_class_with_zero_features_counts_as_present():
     features = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     nearest = NearestMean(features, torch.tensor([0, 1]), torch.ones(2), 2)
     assert nearest(torch.tensor([[0.0, 3.0]])).tolist() == [pytest.approx([-1, -math.sqrt(2)])]

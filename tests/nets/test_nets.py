@@ -1,4 +1,4 @@
-"""Networks, the head that grows, and which of its rows move."""
+"""Tests networks, the head as it grows, and which of its rows train."""
 
 import math
 
@@ -26,14 +26,14 @@ def vectors(labels, features=6, seed=0):
     return torch.randn(len(y), features, generator=generator(seed)), y
 
 
-def same_state(one, other):
-    first, second = one.state_dict(), other.state_dict()
+def same_state(found, expected):
+    first, second = found.state_dict(), expected.state_dict()
     assert first.keys() == second.keys()
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
 class Body(nn.Module):
-    """A user's own network, with a BatchNorm that remembers what passed."""
+    """A user's network with BatchNorm."""
 
     def __init__(self, features=6, seed=1):
         super().__init__()
@@ -53,13 +53,13 @@ def test_resnet18_has_the_parameters_of_the_paper():
     assert parameters(ResNet18()) == 11_168_832
 
 
-def test_resnet18_of_width_20_has_the_1_1_million_of_the_field_with_its_100_classes():
+def test_resnet18_of_width_20_has_1_1_million_parameters_with_100_classes():
     head = nn.Linear(160, 100)
     assert parameters(ResNet18(width=20)) + parameters(head) == 1_109_240
 
 
 @pytest.mark.parametrize("size", [32, 64])
-def test_resnet18_gives_512_features_at_both_sizes_of_image(size):
+def test_resnet18_returns_512_features_for_both_image_sizes(size):
     body = backbone("resnet18", (3, size, size), generator())
     features = body(torch.rand(2, 3, size, size, generator=generator()))
     assert features.shape == (2, 512)
@@ -67,7 +67,8 @@ def test_resnet18_gives_512_features_at_both_sizes_of_image(size):
 
 
 def by_the_paper(weights, x):
-    """ResNet18's forward in training, from its weights (He et al., figure 5, left)."""
+    """Computes a ResNet18's forward pass in training from its weights (He et al., figure 5,
+    left)."""
 
     def norm(x, name):
         scale, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
@@ -89,7 +90,7 @@ def by_the_paper(weights, x):
     return x.mean(dim=(2, 3))
 
 
-def test_resnet18_computes_what_its_paper_draws():
+def test_resnet18_computes_the_network_of_its_paper():
     net = ResNet18(width=6).double()
     for name, parameter in net.named_parameters():
         if name.endswith("bias"):
@@ -100,11 +101,11 @@ def test_resnet18_computes_what_its_paper_draws():
     pulls = torch.randn(expected.shape, generator=generator(1), dtype=torch.float64)
     asked = list(net.parameters())
     got = torch.autograd.grad(net(x), asked, pulls)
-    for one, other in zip(got, torch.autograd.grad(expected, asked, pulls), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-6)
+    for first, second in zip(got, torch.autograd.grad(expected, asked, pulls), strict=True):
+        torch.testing.assert_close(first, second, atol=1e-9, rtol=1e-6)
 
 
-def test_a_slim_resnet18_is_had_by_name():
+def test_the_slim_resnet18_has_a_name():
     learner = onepass.ER(net="resnet18-slim", memory=5, device="cpu")
     learner.prepare((3, 32, 32), torch.uint8)
     assert learner.model.head.weight.shape[1] == 160
@@ -126,7 +127,7 @@ def test_auto_is_an_mlp_for_vectors_and_small_images_and_resnet18_above(shape, k
     assert isinstance(backbone("auto", shape, generator()), kind)
 
 
-def test_an_unknown_net_is_answered_with_the_nearest_name():
+def test_the_error_for_an_unknown_net_names_the_nearest_one():
     with pytest.raises(UnknownNameError, match="resnet18"):
         backbone("resnet", (3, 32, 32), generator())
 
@@ -140,7 +141,7 @@ def test_resnet18_on_vectors_is_refused():
 
 
 @pytest.mark.parametrize(("net", "shape"), [("mlp", (1, 8, 8)), ("resnet18", (3, 32, 32))])
-def test_making_a_net_moves_no_global_generator_and_repeats_for_a_seed(net, shape):
+def test_making_a_net_leaves_the_global_generator_and_repeats_for_a_seed(net, shape):
     before = torch.get_rng_state()
     first, again, other = (backbone(net, shape, generator(seed)) for seed in (1, 1, 2))
     assert torch.equal(before, torch.get_rng_state())
@@ -149,7 +150,7 @@ def test_making_a_net_moves_no_global_generator_and_repeats_for_a_seed(net, shap
 
 
 def test_weights_are_drawn_as_pytorch_draws_them():
-    """Compared with layers that PyTorch has initialised itself."""
+    """The reference is layers that PyTorch has initialised."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         theirs = ResNet18().state_dict()
@@ -160,7 +161,7 @@ def test_weights_are_drawn_as_pytorch_draws_them():
             assert found == pytest.approx(expected, rel=0.04), name
 
 
-def test_batch_norm_starts_neutral():
+def test_batch_norm_starts_as_the_identity():
     body = backbone("resnet18", (3, 32, 32), generator())
     norms = [module for module in body.modules() if isinstance(module, nn.BatchNorm2d)]
     assert len(norms) == 20
@@ -170,20 +171,20 @@ def test_batch_norm_starts_neutral():
         assert norm.num_batches_tracked is None
 
 
-# ---- a network of the user's own
+# ---- a user's network
 
 
 def test_the_users_module_is_copied_and_never_changed():
     own = Body()
     before = {name: value.clone() for name, value in own.state_dict().items()}
-    one = onepass.ER(net=own, memory=10, device="cpu")
+    learner = onepass.ER(net=own, memory=10, device="cpu")
     for seed in range(5):
-        one.learn(*vectors([0, 1, 0, 1], seed=seed))
+        learner.learn(*vectors([0, 1, 0, 1], seed=seed))
     assert all(torch.equal(before[name], value) for name, value in own.state_dict().items())
-    assert not same_state(one.model.body, own)
+    assert not same_state(learner.model.body, own)
 
 
-def test_counting_features_leaves_statistics_and_mode_as_they_are():
+def test_counting_features_changes_neither_statistics_nor_mode():
     for training in (True, False):
         body = Body().train(training)
         before = {name: value.clone() for name, value in body.state_dict().items()}
@@ -193,19 +194,19 @@ def test_counting_features_leaves_statistics_and_mode_as_they_are():
 
 
 @pytest.mark.parametrize("net", [nn.Identity(), nn.Flatten(0)], ids=["images", "no samples"])
-def test_a_net_that_gives_no_features_per_sample_is_refused(net):
-    with pytest.raises(InputError, match=r"must give \(samples, features\)"):
+def test_a_net_that_returns_no_features_per_sample_is_refused(net):
+    with pytest.raises(InputError, match=r"must return \(samples, features\)"):
         feature_count(net, torch.zeros(2, 3, 4, 4))
 
 
-def test_parameters_that_the_user_froze_stay():
+def test_frozen_parameters_do_not_change():
     own = Body()
     own.linear.requires_grad_(False)
-    one = onepass.Finetune(net=own, device="cpu")
+    learner = onepass.Finetune(net=own, device="cpu")
     for seed in range(3):
-        one.learn(*vectors([0, 1, 0, 1], seed=seed))
-    assert torch.equal(one.model.body.linear.weight, own.linear.weight)
-    assert not torch.equal(one.model.body.norm.weight, own.norm.weight)
+        learner.learn(*vectors([0, 1, 0, 1], seed=seed))
+    assert torch.equal(learner.model.body.linear.weight, own.linear.weight)
+    assert not torch.equal(learner.model.body.norm.weight, own.norm.weight)
 
 
 # ---- the head
@@ -217,7 +218,7 @@ def test_a_head_is_a_linear_layer():
     assert torch.allclose(head(x), expected)
 
 
-def test_rows_are_born_uniform_within_one_over_the_root_of_the_features():
+def test_initial_rows_are_uniform_within_one_over_the_root_of_the_features():
     head, bound = Head(400, 64, generator()), 1 / math.sqrt(400)
     values = torch.cat([head.weight.flatten(), head.bias]).detach()
     assert float(values.abs().max()) <= bound
@@ -226,7 +227,7 @@ def test_rows_are_born_uniform_within_one_over_the_root_of_the_features():
 
 
 @pytest.mark.parametrize("path", [(4, 32), (1, 2, 4, 8, 16, 32), (16, 32), (5, 21, 32)])
-def test_a_rows_birth_value_does_not_depend_on_how_the_head_grew(path):
+def test_a_rows_initial_value_does_not_depend_on_how_the_head_grew(path):
     first, *later = path
     rng = generator(3)
     grown, whole = Head(7, first, rng), Head(7, 32, generator(3))
@@ -237,7 +238,7 @@ def test_a_rows_birth_value_does_not_depend_on_how_the_head_grew(path):
     assert torch.equal(grown.bias, whole.bias)
 
 
-def test_growing_keeps_the_rows_and_what_is_free():
+def test_growing_keeps_rows_and_the_mask_of_free_rows():
     head = Head(3, 2, generator())
     head.free[0] = True
     with torch.no_grad():
@@ -265,68 +266,68 @@ def test_cosines_depend_neither_on_the_length_of_features_and_rows_nor_on_the_bi
 
 
 def learned(count, rows, **settings):
-    """A learner after some steps on these classes, and its head before the first of them."""
-    one = onepass.ER(memory=20, device="cpu", seed=1, **settings)
+    """Returns a learner after some steps on these classes, and its head before the first step."""
+    learner = onepass.ER(memory=20, device="cpu", seed=1, **settings)
     labels = torch.tensor(rows).repeat(4)
     for seed in range(count):
-        one.learn(*vectors(labels, seed=seed))
+        learner.learn(*vectors(labels, seed=seed))
         if not seed:
-            birth = one.model.head.held_weight.clone(), one.model.head.held_bias.clone()
-    return one, birth
+            birth = learner.model.head.held_weight.clone(), learner.model.head.held_bias.clone()
+    return learner, birth
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
 def test_spare_rows_do_not_move(optimizer):
-    one, (weight, bias) = learned(20, [0, 1], optimizer=optimizer, weight_decay=0.1)
-    head = one.model.head
+    learner, (weight, bias) = learned(20, [0, 1], optimizer=optimizer, weight_decay=0.1)
+    head = learner.model.head
     assert torch.equal(head.weight[2:], weight[2:])
     assert torch.equal(head.bias[2:], bias[2:])
     assert not torch.equal(head.weight[:2], weight[:2])
 
 
-def test_spare_rows_would_collapse_if_they_were_not_put_back(monkeypatch):
-    """The trap: Adam's coupled decay moves a row without gradient by about lr each step."""
+def test_spare_rows_would_shrink_if_they_were_not_reset(monkeypatch):
+    """With coupled decay, Adam moves a row without gradient by about lr in each step."""
     monkeypatch.setattr(Head, "restore", lambda head: None)
-    one, (weight, _) = learned(20, [0, 1], weight_decay=1e-4, lr=1e-3)
-    now, birth = one.model.head.weight[2:].detach(), weight[2:]
+    learner, (weight, _) = learned(20, [0, 1], weight_decay=1e-4, lr=1e-3)
+    now, birth = learner.model.head.weight[2:].detach(), weight[2:]
     assert float((now - birth).abs().median()) > 10 * 1e-3
     assert float(now.abs().sum()) < 0.7 * float(birth.abs().sum())
 
 
-def test_a_frozen_head_trains_in_the_first_task_and_stays_from_the_first_boundary_on():
-    one, (birth, birth_bias) = learned(5, [0, 1], head="frozen")
-    weight, bias = one.model.head.weight.clone(), one.model.head.bias.clone()
+def test_a_frozen_head_trains_only_in_the_first_task():
+    learner, (birth, birth_bias) = learned(5, [0, 1], head="frozen")
+    weight, bias = learner.model.head.weight.clone(), learner.model.head.bias.clone()
     assert not torch.equal(weight[:2], birth[:2])
     for task in range(1, 3):
-        one.new_task()
-        body = one.model.body.first.weight.clone()
+        learner.new_task()
+        body = learner.model.body.first.weight.clone()
         for seed in range(5):
-            one.learn(*vectors([2 * task, 2 * task + 1, 0, 1], seed=10 * task + seed))
-        assert not torch.equal(one.model.body.first.weight, body)
-        assert torch.equal(one.model.head.weight, weight)
-        assert torch.equal(one.model.head.bias, bias)
-    assert torch.equal(one.model.head.weight[2:], birth[2:])
-    assert torch.equal(one.model.head.bias[2:], birth_bias[2:])
+            learner.learn(*vectors([2 * task, 2 * task + 1, 0, 1], seed=10 * task + seed))
+        assert not torch.equal(learner.model.body.first.weight, body)
+        assert torch.equal(learner.model.head.weight, weight)
+        assert torch.equal(learner.model.head.bias, bias)
+    assert torch.equal(learner.model.head.weight[2:], birth[2:])
+    assert torch.equal(learner.model.head.bias[2:], birth_bias[2:])
 
 
-def test_an_inferred_boundary_freezes_too():
-    one, (birth, _) = learned(5, [0, 1], head="frozen", gap=2)
-    before = one.model.head.weight.clone()
-    one.learn(*vectors([2, 3, 2, 3]))
-    assert one.task == 1
-    assert torch.equal(one.model.head.weight, before)
-    assert torch.equal(one.model.head.weight[2:], birth[2:])
+def test_an_inferred_boundary_freezes_the_head_too():
+    learner, (birth, _) = learned(5, [0, 1], head="frozen", gap=2)
+    before = learner.model.head.weight.clone()
+    learner.learn(*vectors([2, 3, 2, 3]))
+    assert learner.task == 1
+    assert torch.equal(learner.model.head.weight, before)
+    assert torch.equal(learner.model.head.weight[2:], birth[2:])
 
 
-def test_rows_are_the_same_whether_classes_come_at_once_or_one_by_one():
+def test_initial_rows_are_equal_whether_classes_come_together_or_one_by_one():
     def rows(batches):
-        one = onepass.Finetune(head="frozen", device="cpu", seed=4)
-        one.learn(*vectors([0, 1]))
-        one.new_task()
+        learner = onepass.Finetune(head="frozen", device="cpu", seed=4)
+        learner.learn(*vectors([0, 1]))
+        learner.new_task()
         for batch in batches:
-            one.learn(*vectors(batch))
-        assert one.model.head.capacity == 64
-        return one.model.head.weight[2:40], one.model.head.bias[2:40]
+            learner.learn(*vectors(batch))
+        assert learner.model.head.capacity == 64
+        return learner.model.head.weight[2:40], learner.model.head.bias[2:40]
 
     at_once, one_by_one = rows([list(range(2, 40))]), rows([[label] for label in range(2, 40)])
     assert torch.equal(at_once[0], one_by_one[0])
@@ -334,31 +335,29 @@ def test_rows_are_the_same_whether_classes_come_at_once_or_one_by_one():
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
-def test_a_head_that_grows_learns_what_one_learns_that_was_large_from_the_start(
-    optimizer, monkeypatch
-):
+def test_a_growing_head_learns_the_same_as_a_large_one(optimizer, monkeypatch):
     def run(capacity):
         monkeypatch.setattr(trainer, "FIRST_CAPACITY", capacity)
-        one = onepass.Finetune(optimizer=optimizer, device="cpu")
+        learner = onepass.Finetune(optimizer=optimizer, device="cpu")
         for step in range(24):
-            one.learn(*vectors([step // 2, step // 2 + 1, step // 3, 0], seed=step))
-            assert step or one.model.head.capacity == capacity
-        return one.scores(vectors(range(10), seed=99)[0])
+            learner.learn(*vectors([step // 2, step // 2 + 1, step // 3, 0], seed=step))
+            assert step or learner.model.head.capacity == capacity
+        return learner.scores(vectors(range(10), seed=99)[0])
 
     assert torch.allclose(run(2), run(64), atol=1e-4)
 
 
-def test_a_net_that_gives_no_tensor_is_told_so():
+def test_a_net_that_returns_no_tensor_is_refused():
     class Two(nn.Module):
         def forward(self, x):
             return x, x
 
-    with pytest.raises(InputError, match="a tensor, but it gave a tuple"):
+    with pytest.raises(InputError, match="a tensor, but it returned a tuple"):
         onepass.ER(net=Two(), memory=5).learn(torch.zeros(4, 3), [0, 1, 0, 1])
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_autocast_of_the_callers_does_not_reach_a_net_of_fp32(by_hand):
+def test_the_callers_autocast_does_not_affect_an_fp32_net(by_hand):
     net = Classifier(MLP(6), Head(400, 4, torch.Generator().manual_seed(0)))
     x = torch.rand(3, 6)
     plain = net(x)

@@ -1,4 +1,4 @@
-"""Optimisers, and what they must know when the head grows."""
+"""Tests the optimisers, also for parameters that gain rows."""
 
 import pytest
 import torch
@@ -25,8 +25,8 @@ def train(optimizer, target, steps=3):
 
 
 def by_hand(kind, value, gradients, lr, decay):
-    """Adam (Kingma and Ba) with coupled or decoupled decay, and gradient descent, plain or with
-    Nesterov's momentum."""
+    """Computes Adam (Kingma and Ba) with coupled or decoupled decay, or gradient descent, plain or
+    with Nesterov momentum."""
     value = value.clone()
     m, v = torch.zeros_like(value), torch.zeros_like(value)
     for step, plain in enumerate(gradients, 1):
@@ -46,11 +46,11 @@ def by_hand(kind, value, gradients, lr, decay):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_its_textbook_rule(kind):
+def test_each_optimiser_is_its_textbook_rule(kind):
     weight, source = parameter(), torch.Generator().manual_seed(1)
     gradients = [torch.randn(4, 3, generator=source) for _ in range(6)]
     expected = by_hand(kind, weight.detach(), gradients, lr=0.05, decay=0.1)
-    optimizer = optimisers.make(kind, [weight], lr=0.05, decay=0.1)
+    optimizer = optimisers.make_optimiser(kind, [weight], lr=0.05, decay=0.1)
     for gradient in gradients:
         weight.grad = gradient.clone()
         optimizer.step()
@@ -58,21 +58,21 @@ def test_each_kind_is_its_textbook_rule(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_parameters_that_train_are_taken(kind):
+def test_only_trainable_parameters_are_taken(kind):
     frozen, trained = parameter().requires_grad_(False), parameter()
-    optimizer = optimisers.make(kind, [frozen, trained], lr=0.1, decay=0.0)
-    taken = [one for group in optimizer.param_groups for one in group["params"]]
-    assert [one is trained for one in taken] == [True]
+    optimizer = optimisers.make_optimiser(kind, [frozen, trained], lr=0.1, decay=0.0)
+    taken = [value for group in optimizer.param_groups for value in group["params"]]
+    assert [value is trained for value in taken] == [True]
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_growth_keeps_the_moments_of_old_rows_and_gives_new_ones_none(kind):
+def test_growth_keeps_the_moments_of_old_rows_and_zeroes_those_of_new_ones(kind):
     old = parameter()
-    optimizer = optimisers.make(kind, [old], lr=0.1, decay=0.1)
+    optimizer = optimisers.make_optimiser(kind, [old], lr=0.1, decay=0.1)
     train(optimizer, old)
     before = {key: value.clone() for key, value in optimizer.state[old].items()}
     new = grown(old, 7)
-    optimisers.replace(optimizer, old, new)
+    optimisers.replace_parameter(optimizer, old, new)
     after = optimizer.state[new]
     assert after.keys() == before.keys()
     assert int(after["step"]) == 3
@@ -84,16 +84,16 @@ def test_growth_keeps_the_moments_of_old_rows_and_gives_new_ones_none(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_growth_the_new_parameter_trains_and_the_old_one_is_gone(kind):
+def test_after_growth_the_new_parameter_trains_and_the_old_one_is_dropped(kind):
     old, other = parameter(), parameter(seed=1)
     twin = parameter()
-    optimizer = optimisers.make(kind, [old, other], lr=0.1, decay=0.1)
-    alone = optimisers.make(kind, [twin], lr=0.1, decay=0.1)
+    optimizer = optimisers.make_optimiser(kind, [old, other], lr=0.1, decay=0.1)
+    alone = optimisers.make_optimiser(kind, [twin], lr=0.1, decay=0.1)
     train(optimizer, old)
     train(alone, twin)
     new = grown(old, 6)
-    optimisers.replace(optimizer, old, new)
-    assert [one is new for one in optimizer.param_groups[0]["params"]] == [True, False]
+    optimisers.replace_parameter(optimizer, old, new)
+    assert [value is new for value in optimizer.param_groups[0]["params"]] == [True, False]
     assert old not in optimizer.state
     kept = old.detach().clone()
     train(optimizer, new)
@@ -103,22 +103,22 @@ def test_after_growth_the_new_parameter_trains_and_the_old_one_is_gone(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_growth_before_the_first_step_starts_from_nothing(kind):
+def test_growth_before_the_first_step_makes_no_moments(kind):
     old = parameter()
-    optimizer = optimisers.make(kind, [old], lr=0.1, decay=0.0)
+    optimizer = optimisers.make_optimiser(kind, [old], lr=0.1, decay=0.0)
     new = grown(old, 6)
-    optimisers.replace(optimizer, old, new)
+    optimisers.replace_parameter(optimizer, old, new)
     train(optimizer, new, steps=1)
     assert not torch.equal(new[:4], old)
 
 
 @pytest.mark.parametrize("rows", [slice(1, 3), slice(0, 4), slice(2, 2)])
-def test_forgotten_rows_have_no_moments_and_the_others_keep_theirs(rows):
+def test_reset_rows_have_no_moments_and_the_others_keep_theirs(rows):
     weight = parameter()
-    optimizer = optimisers.make("adam", [weight], lr=0.1, decay=0.1)
+    optimizer = optimisers.make_optimiser("adam", [weight], lr=0.1, decay=0.1)
     train(optimizer, weight)
     before = {key: value.clone() for key, value in optimizer.state[weight].items()}
-    optimisers.forget_rows(optimizer, weight, rows)
+    optimisers.reset_rows(optimizer, weight, rows)
     others = torch.ones(4, dtype=torch.bool)
     others[rows] = False
     after = optimizer.state[weight]
@@ -129,47 +129,46 @@ def test_forgotten_rows_have_no_moments_and_the_others_keep_theirs(rows):
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_a_row_that_is_born_at_step_1000_moves_like_a_new_parameter(kind):
-    """Rows 2 and 3 are forgotten when the others have trained for 1000 steps; torch's own Adam,
-    begun anew on those rows, is what they should do, and one that was never stopped what the others
-    should."""
+def test_a_row_that_begins_at_step_1000_moves_like_a_new_parameter(kind):
+    """Rows 2 and 3 are reset after 1000 steps of the others. The reference for them is a new torch
+    Adam on those rows, and for the others a torch Adam that was never interrupted."""
     source = torch.Generator().manual_seed(0)
     start = [parameter(4, 3, seed=1).detach(), parameter(4, 1, seed=2).detach().flatten()]
     settings = {"lr": 0.05, "betas": optimisers.BETAS, "weight_decay": 0.1}
     plain = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
 
     def copied(rows=slice(None)):
-        return [nn.Parameter(one[rows].clone()) for one in start]
+        return [nn.Parameter(value[rows].clone()) for value in start]
 
     def move(optimizer, parameters, gradients, rows=slice(None)):
-        for one, gradient in zip(parameters, gradients, strict=True):
-            one.grad = gradient[rows].clone()
+        for value, gradient in zip(parameters, gradients, strict=True):
+            value.grad = gradient[rows].clone()
         optimizer.step()
 
     ours, old, born = copied(), copied(slice(0, 2)), copied(slice(2, 4))
-    optimizer = optimisers.make(kind, ours, lr=0.05, decay=0.1, rows=ours)
+    optimizer = optimisers.make_optimiser(kind, ours, lr=0.05, decay=0.1, rows=ours)
     aged, fresh = plain(old, **settings), plain(born, **settings)
     for step in range(1200):
-        gradients = [torch.randn(one.shape, generator=source) for one in start]
+        gradients = [torch.randn(element.shape, generator=source) for element in start]
         if step == 1000:
-            for one, value in zip(ours, start, strict=True):
-                one.data[2:] = value[2:]
-                optimisers.forget_rows(optimizer, one, slice(2, 4))
+            for tensor, value in zip(ours, start, strict=True):
+                tensor.data[2:] = value[2:]
+                optimisers.reset_rows(optimizer, tensor, slice(2, 4))
         move(optimizer, ours, gradients)
         move(aged, old, gradients, slice(0, 2))
         if step >= 1000:
             move(fresh, born, gradients, slice(2, 4))
-            for one, young in zip(ours, born, strict=True):
-                assert torch.allclose(one[2:], young, atol=1e-5)
-    for one, grown_old in zip(ours, old, strict=True):
-        assert torch.allclose(one[:2], grown_old, atol=1e-4)
+            for tensor, young in zip(ours, born, strict=True):
+                assert torch.allclose(tensor[2:], young, atol=1e-5)
+    for tensor, grown_old in zip(ours, old, strict=True):
+        assert torch.allclose(tensor[:2], grown_old, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_there_is_nothing_to_forget_before_the_first_step(kind):
+def test_resetting_rows_before_the_first_step_does_nothing(kind):
     weight = parameter()
-    optimizer = optimisers.make(kind, [weight], lr=0.1, decay=0.0)
-    optimisers.forget_rows(optimizer, weight, slice(0, 2))
+    optimizer = optimisers.make_optimiser(kind, [weight], lr=0.1, decay=0.0)
+    optimisers.reset_rows(optimizer, weight, slice(0, 2))
     train(optimizer, weight, steps=1)
     assert not torch.equal(weight, parameter())
 
@@ -191,17 +190,17 @@ def test_a_mask_is_padded_with_false():
     ]
 
 
-def test_nesterov_is_torchs_own_through_growth_and_forgetting():
+def test_nesterov_equals_torchs_through_growth_and_resets():
     ours, theirs = parameter(), parameter()
-    optimizer = optimisers.make("nesterov", [ours], lr=0.05, decay=0.1)
+    optimizer = optimisers.make_optimiser("nesterov", [ours], lr=0.05, decay=0.1)
     decay = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
     plain = torch.optim.SGD([theirs], lr=0.05, foreach=False, fused=False, **decay)
     train(optimizer, ours, steps=5)
     train(plain, theirs, steps=5)
     assert torch.allclose(ours, theirs, atol=1e-5)
     new = grown(ours, 6)
-    optimisers.replace(optimizer, ours, new)
-    optimisers.forget_rows(optimizer, new, slice(0, 1))
+    optimisers.replace_parameter(optimizer, ours, new)
+    optimisers.reset_rows(optimizer, new, slice(0, 1))
     buffer = plain.state[theirs]["momentum_buffer"]
     assert torch.allclose(optimizer.state[new]["momentum_buffer"][1:4], buffer[1:], atol=1e-3)
     assert optimizer.state[new]["momentum_buffer"][[0, 4, 5]].eq(0).all()
@@ -212,7 +211,7 @@ def test_nesterov_is_torchs_own_through_growth_and_forgetting():
     assert torch.allclose(new[:4], theirs, atol=1e-5)
 
 
-# ---- its own order
+# ---- the order of parameters
 
 
 def three():
@@ -221,40 +220,40 @@ def three():
 
 def descend(optimizer, parameters, seed):
     source = torch.Generator().manual_seed(seed)
-    for one in parameters:
-        one.grad = torch.empty_like(one).copy_(torch.randn(one.shape, generator=source))
+    for tensor in parameters:
+        tensor.grad = torch.empty_like(tensor).copy_(torch.randn(tensor.shape, generator=source))
     optimizer.step()
 
 
-def test_the_largest_come_first():
-    """So that one kernel of a fused optimiser takes all that are large."""
+def test_the_largest_parameters_come_first():
+    """Then one kernel of a fused optimiser takes all large parameters."""
     small, large, middle = parameters = three()
-    group, _ = optimisers.make("adam", parameters, lr=0.1, decay=0.0).param_groups
-    assert [id(one) for one in group["params"]] == [id(large), id(middle), id(small)]
+    group, _ = optimisers.make_optimiser("adam", parameters, lr=0.1, decay=0.0).param_groups
+    assert [id(value) for value in group["params"]] == [id(large), id(middle), id(small)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_state_is_kept_by_the_order_of_the_parameters_and_goes_on_to_the_bit(kind):
+def test_state_follows_the_order_of_the_parameters_and_resumes_bit_for_bit(kind):
     parameters = three()
-    optimizer = optimisers.make(kind, parameters, lr=0.1, decay=0.01)
+    optimizer = optimisers.make_optimiser(kind, parameters, lr=0.1, decay=0.01)
     descend(optimizer, parameters, seed=0)
-    saved = optimisers.state_of(optimizer, parameters)
+    saved = optimisers.optimiser_state(optimizer, parameters)
     for place, state in saved.items():
-        assert all(one.shape == parameters[place].shape for one in state.values() if one.ndim)
+        assert all(value.shape == parameters[place].shape for value in state.values() if value.ndim)
 
-    copies = [nn.Parameter(one.detach().clone()) for one in parameters]
-    other = optimisers.make(kind, copies, lr=0.1, decay=0.01)
-    optimisers.load_state(other, copies, saved)
+    copies = [nn.Parameter(value.detach().clone()) for value in parameters]
+    other = optimisers.make_optimiser(kind, copies, lr=0.1, decay=0.01)
+    optimisers.load_optimiser_state(other, copies, saved)
     descend(optimizer, parameters, seed=1)
     descend(other, copies, seed=1)
-    assert all(torch.equal(one, copy) for one, copy in zip(parameters, copies, strict=True))
+    assert all(torch.equal(value, copy) for value, copy in zip(parameters, copies, strict=True))
 
 
 def test_a_saved_state_is_a_copy():
     parameters = three()
-    optimizer = optimisers.make("adam", parameters, lr=0.1, decay=0.0)
+    optimizer = optimisers.make_optimiser("adam", parameters, lr=0.1, decay=0.0)
     descend(optimizer, parameters, seed=0)
-    saved = optimisers.state_of(optimizer, parameters)
+    saved = optimisers.optimiser_state(optimizer, parameters)
     before = saved[0]["exp_avg"].clone()
     descend(optimizer, parameters, seed=1)
     assert torch.equal(saved[0]["exp_avg"], before)
@@ -269,51 +268,52 @@ def filters(channels_last):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("there", [True, False])
-def test_state_goes_on_where_parameters_lie_otherwise(kind, there):
-    """On a GPU filters are channels-last, on the host not; fused optimisers read in order."""
-    one = [filters(there)]
-    optimizer = optimisers.make(kind, one, lr=0.1, decay=0.01)
-    descend(optimizer, one, seed=0)
+def test_state_resumes_with_other_strides(kind, there):
+    """Filters are channels-last on a GPU and not on the CPU; fused optimisers require equal
+    strides."""
+    value = [filters(there)]
+    optimizer = optimisers.make_optimiser(kind, value, lr=0.1, decay=0.01)
+    descend(optimizer, value, seed=0)
     other = [filters(not there)]
-    moved = optimisers.make(kind, other, lr=0.1, decay=0.01)
-    other[0].data.copy_(one[0].data)
-    optimisers.load_state(moved, other, optimisers.state_of(optimizer, one))
+    moved = optimisers.make_optimiser(kind, other, lr=0.1, decay=0.01)
+    other[0].data.copy_(value[0].data)
+    optimisers.load_optimiser_state(moved, other, optimisers.optimiser_state(optimizer, value))
     for seed in (1, 2):
-        descend(optimizer, one, seed)
+        descend(optimizer, value, seed)
         descend(moved, other, seed)
-    torch.testing.assert_close(one[0], other[0], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(value[0], other[0], rtol=1e-6, atol=1e-7)
 
 
 def test_a_loaded_state_is_a_copy_too():
     parameters = three()
-    optimizer = optimisers.make("adam", parameters, lr=0.1, decay=0.0)
+    optimizer = optimisers.make_optimiser("adam", parameters, lr=0.1, decay=0.0)
     descend(optimizer, parameters, seed=0)
-    saved = optimisers.state_of(optimizer, parameters)
+    saved = optimisers.optimiser_state(optimizer, parameters)
     before = {name: value.clone() for name, value in saved[1].items()}
-    optimisers.load_state(optimizer, parameters, saved)
+    optimisers.load_optimiser_state(optimizer, parameters, saved)
     descend(optimizer, parameters, seed=1)
     assert all(torch.equal(value, before[name]) for name, value in saved[1].items())
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_parameters_of_several_kinds_of_float_go_together(kind):
-    """A fused kernel takes one kind only: on a GPU it would read all as it reads the first."""
+def test_parameters_of_several_dtypes_train_together(kind):
+    """A fused kernel takes one dtype only: on a GPU it would read all tensors as the first."""
     plain = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
     ours = [parameter(), nn.Parameter(parameter(seed=1).double()), parameter(seed=2)]
-    theirs = [nn.Parameter(one.detach().clone()) for one in ours]
-    optimizer = optimisers.make(kind, ours, lr=0.05, decay=0.1)
+    theirs = [nn.Parameter(tensor.detach().clone()) for tensor in ours]
+    optimizer = optimisers.make_optimiser(kind, ours, lr=0.05, decay=0.1)
     other = plain(theirs, lr=0.05, betas=optimisers.BETAS, weight_decay=0.1)
     for seed in range(3):
         descend(optimizer, ours, seed)
         descend(other, theirs, seed)
-    for one, expected in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, expected)
+    for tensor, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(tensor, expected)
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_a_parameter_without_a_gradient_stays_and_counts_no_step(kind):
+def test_a_parameter_without_a_gradient_stays_and_its_count_does_too(kind):
     idle, moved = parameter(), parameter(seed=1)
-    optimizer = optimisers.make(kind, [idle, moved], lr=0.1, decay=0.1, rows=[idle])
+    optimizer = optimisers.make_optimiser(kind, [idle, moved], lr=0.1, decay=0.1, rows=[idle])
     descend(optimizer, [moved], seed=0)
     assert torch.equal(idle, parameter())
     assert idle not in optimizer.state

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from reported import reported
+from report_runs import make_runs
 
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return reported(tmp_path_factory.mktemp("runs"))
+    return make_runs(tmp_path_factory.mktemp("runs"))

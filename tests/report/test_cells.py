@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from command import onepass
-from reported import changed, named, results, rows
+from report_runs import change_result, read_csv, read_results, run_named
 
 from onepass.report.table import FORMATS
 
@@ -17,12 +17,12 @@ from onepass.report.table import FORMATS
 @pytest.mark.slow
 def test_brackets_stay_in_a_table(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "er")
-    changed(tmp_path / "er", dataset="pets [old]")
+    change_result(tmp_path / "er", dataset="pets [old]")
     assert "pets [old]" in onepass("table", tmp_path).out
 
 
 def test_letters_that_mean_something_to_a_format_are_escaped(runs: Path, tmp_path: Path) -> None:
-    named(runs, tmp_path, "a|b_c&d#e")
+    run_named(runs, tmp_path, "a|b_c&d#e")
     assert r"| a\|b_c&d#e |" in onepass("table", tmp_path, "--format", "markdown").out
     assert r"& a|b\_c\&d\#e &" in onepass("table", tmp_path, "--format", "latex").out
 
@@ -44,11 +44,11 @@ def test_letters_that_mean_something_to_a_format_are_escaped(runs: Path, tmp_pat
 def test_a_cell_is_text_for_whatever_reads_the_table(
     name: str, markdown: str, latex: str, in_csv: str | None, runs: Path, tmp_path: Path
 ) -> None:
-    named(runs, tmp_path, name)
+    run_named(runs, tmp_path, name)
     made = {form: onepass("table", tmp_path, "--format", form).out for form in FORMATS}
     assert f"| {markdown} |" in made["markdown"]
     assert f"& {latex} &" in made["latex"]
-    assert [row["dataset"] for row in rows(made["csv"])] == [in_csv or name]
+    assert [row["dataset"] for row in read_csv(made["csv"])] == [in_csv or name]
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\u202e[/red] :cat: $\\frac$"
@@ -57,7 +57,7 @@ HARMLESS = r"\x1b[2J\x1b]0;owned\x07\r\u202e[/red] :cat: $\frac$"
 
 def test_names_do_nothing_in_a_table_or_a_picture(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "finetune-synthetic-s0", tmp_path / "finetune")
-    named(runs, tmp_path, HOSTILE)
+    run_named(runs, tmp_path, HOSTILE)
     for form in ("text", "csv"):
         done = onepass("table", tmp_path, "--format", form)
         assert done.status == 0, done.err
@@ -84,7 +84,7 @@ def test_what_is_named_by_bytes_that_are_no_text_can_be_run_and_shown(tmp_path: 
     assert rf"{tmp_path}/\udcff/runs/{run.name}" in done.out
     assert r"caf\udce9\x1b" in onepass("table", folder).out
     assert onepass("figure", "accuracy", folder, "-o", folder / "a.svg").status == 0
-    (record,) = results(folder)
+    (record,) = read_results(folder)
     assert r"\udcff" in record["out"]
     assert onepass("run", *job, "--resume", "--out", folder / "runs").status == 0
     (folder / "pictures").mkdir()

@@ -12,11 +12,11 @@ import pytest
 from command import onepass
 from matplotlib.figure import Figure
 from PIL import Image
-from reported import METHODS, changed, rows
+from report_runs import METHODS, change_result, read_csv
 
 from onepass.report import figures
 from onepass.runs.folder import RunFolder
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 
 
 @pytest.mark.parametrize("kind", ["both", "bars", "curves"])
@@ -49,12 +49,12 @@ def test_a_stream_is_drawn(suffix: str, tmp_path: Path) -> None:
 def test_bars_show_the_means_of_the_table(runs: Path, tmp_path: Path) -> None:
     output = tmp_path / "bars.svg"
     onepass("figure", "accuracy", runs, "--kind", "bars", "-o", output)
-    for row in rows(onepass("table", runs, "--format", "csv").out):
+    for row in read_csv(onepass("table", runs, "--format", "csv").out):
         assert f"<!-- {float(row['accuracy']):.1f} -->" in output.read_text()
 
 
 def test_bars_say_of_how_many_runs_they_are(runs: Path) -> None:
-    groups = figures.named_groups(read(runs))
+    groups = figures.runs_by_row_name(read(runs))
     axes = Figure().subplots()
     for shown, told in (
         (groups, "mean and spread of 1 to 3 runs"),
@@ -120,7 +120,7 @@ def test_both_is_the_default_kind(runs: Path, tmp_path: Path) -> None:
 
 def test_a_name_with_dollars_is_no_formula(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "runs")
-    changed(tmp_path / "runs", method="$\\frac$")
+    change_result(tmp_path / "runs", method="$\\frac$")
     drawn = tmp_path / "a.svg"
     assert onepass("figure", "accuracy", tmp_path / "runs", "-o", drawn).status == 0
     assert "$\\frac$" in drawn.read_text()
@@ -155,7 +155,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_old_one(
 def test_a_picture_of_many_methods_has_a_colour_for_each(runs: Path, tmp_path: Path) -> None:
     for number in range(14):
         shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / f"er-{number}")
-        changed(tmp_path / f"er-{number}", variant=f"lr={number}", state_sha256=str(number))
+        change_result(tmp_path / f"er-{number}", variant=f"lr={number}", state_sha256=str(number))
     drawn = tmp_path / "bars.svg"
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
     bars = [line for line in drawn.read_text().split("<g id=") if line.startswith('"patch_')]
@@ -169,7 +169,7 @@ def test_a_method_without_memory_has_a_bar_for_each_dataset(tmp_path: Path) -> N
         assert onepass("run", "finetune", *arguments).status == 0
     drawn = tmp_path / "bars.svg"
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
-    for row in rows(onepass("table", tmp_path, "--format", "csv").out):
+    for row in read_csv(onepass("table", tmp_path, "--format", "csv").out):
         assert f"finetune ({row['dataset']}, 0)" in drawn.read_text()
         assert f"<!-- {float(row['accuracy']):.1f} -->" in drawn.read_text()
 
@@ -180,7 +180,7 @@ def test_a_method_has_a_bar_for_each_memory(tmp_path: Path) -> None:
         assert onepass("run", "er", *arguments).status == 0
     drawn = tmp_path / "bars.svg"
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
-    for row in rows(onepass("table", tmp_path, "--format", "csv").out):
+    for row in read_csv(onepass("table", tmp_path, "--format", "csv").out):
         assert f"er (synthetic, {row['memory']})" in drawn.read_text()
 
 

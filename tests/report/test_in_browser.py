@@ -235,7 +235,7 @@ def test_screens_of_all_kinds(page: str, tmp_path: Path) -> None:
             assert wide(browser)[1] == width, name
             browsers.screenshot(browser, tmp_path / f"{name}.png")
             if name == "desktop":
-                pdf = browsers.printed(browser, tmp_path / "report.pdf")
+                pdf = browsers.as_pdf(browser, tmp_path / "report.pdf")
                 browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
                 browsers.screenshot(browser, tmp_path / "print.png")
         taken[name] = np.asarray(Image.open(tmp_path / f"{name}.png").convert("L"))

@@ -11,10 +11,10 @@ from statistics import mean, stdev
 
 import pytest
 from command import onepass
-from figures_of_runs import told, written
+from result_lines import run_line, write_lines
 from scipy import stats
 
-from onepass.report.significance import compared
+from onepass.report.significance import compare_paired
 
 OURS = {0: 61.0, 1: 64.5, 2: 59.0, 3: 70.25, 4: 66.0, 5: 63.5}
 THEIRS = {0: 60.0, 1: 61.0, 2: 60.5, 3: 64.0, 4: 62.0, 5: 60.5, 9: 10.0}
@@ -24,7 +24,7 @@ def test_the_t_test_is_that_of_the_textbook() -> None:
     """t = d / (s / sqrt(n)) with n - 1 degrees of freedom, twice the tail."""
     d = [OURS[seed] - THEIRS[seed] for seed in OURS]
     t = mean(d) / (stdev(d) / math.sqrt(len(d)))
-    found = compared(OURS, THEIRS)
+    found = compare_paired(OURS, THEIRS)
     assert found.differences == tuple(d)
     assert found.t_test == pytest.approx(2 * stats.t.sf(abs(t), len(d) - 1))
 
@@ -41,7 +41,7 @@ def test_the_signed_rank_test_counts_all_signs() -> None:
     all_signs = list(product((1, -1), repeat=len(d)))
     seen = uneven([1 if one > 0 else -1 for one in d])
     exact = sum(uneven(signs) >= seen for signs in all_signs) / len(all_signs)
-    assert compared(OURS, THEIRS).wilcoxon == pytest.approx(exact)
+    assert compare_paired(OURS, THEIRS).wilcoxon == pytest.approx(exact)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_the_signed_rank_test_counts_all_signs() -> None:
 )
 def test_too_few_seeds_have_no_p(pairs: int, t_test: int, wilcoxon: int) -> None:
     few = {seed: OURS[seed] for seed in range(pairs)}
-    found = compared(few, THEIRS)
+    found = compare_paired(few, THEIRS)
     assert (found.t_test is not None, found.wilcoxon is not None) == (t_test, wilcoxon)
 
 
 @pytest.mark.parametrize("shift", [0.0, 2.0])
 def test_rows_that_always_differ_alike_have_no_p(shift: float) -> None:
-    found = compared({seed: one + shift for seed, one in THEIRS.items()}, THEIRS)
+    found = compare_paired({seed: one + shift for seed, one in THEIRS.items()}, THEIRS)
     assert (found.t_test, found.wilcoxon) == (None, None)
 
 
@@ -64,10 +64,10 @@ def test_differences_of_as_many_images_are_the_same_difference() -> None:
     theirs = {seed: 100 * n / 360 for seed, n in enumerate((200, 211, 223, 238, 251, 307))}
     ours = {seed: 100 * (round(3.6 * one) + 3) / 360 for seed, one in theirs.items()}
     assert len({ours[seed] - theirs[seed] for seed in ours}) > 1
-    found = compared(ours, theirs)
+    found = compare_paired(ours, theirs)
     assert (len(found.differences), found.t_test, found.wilcoxon) == (6, None, None)
     ours[0] = theirs[0] + 100 * 6 / 360
-    assert compared(ours, theirs).wilcoxon == pytest.approx(
+    assert compare_paired(ours, theirs).wilcoxon == pytest.approx(
         stats.wilcoxon([6, 3, 3, 3, 3, 3]).pvalue
     )
 
@@ -79,13 +79,13 @@ def rows(*arguments: object) -> list[dict[str, str]]:
 
 
 def of(method: str, values: dict[int, float], **more) -> list[dict]:
-    return [told(method, seed, one, **more) for seed, one in values.items()]
+    return [run_line(method, seed, one, **more) for seed, one in values.items()]
 
 
 def test_the_command_tests_each_row_against_the_method_that_is_named(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS))
+    file = write_lines(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS))
     gsa, er = rows(file, "--against", "er")
-    found = compared(OURS, THEIRS)
+    found = compare_paired(OURS, THEIRS)
     assert float(gsa["difference"]) == pytest.approx(mean(found.differences), abs=1e-4)
     assert float(gsa["difference sd"]) == pytest.approx(stdev(found.differences), abs=1e-4)
     assert gsa["pairs"] == "6"
@@ -110,7 +110,7 @@ def test_the_command_tests_each_row_against_the_method_that_is_named(tmp_path: P
 def test_only_columns_that_are_shown_are_explained(
     columns: str, said: str, pivot: tuple, tmp_path: Path
 ) -> None:
-    file = written(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS))
+    file = write_lines(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS))
     text = onepass("table", file, "--against", "er", "--columns", columns, *pivot).out
     words = ("Difference:", "Pairs:", "t-test (", "signed-rank", "Compared with")
     assert {word for word in words if word in text} == {word for word in words if word in said}
@@ -123,7 +123,7 @@ def test_only_columns_that_are_shown_are_explained(
     ids=lambda other: next(iter(other)),
 )
 def test_what_learned_something_else_is_not_compared(other: dict, tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS, **other))
+    file = write_lines(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS, **other))
     assert {row["pairs"] for row in rows(file, "--against", "er")} == {""}
 
 
@@ -132,9 +132,9 @@ def test_what_keeps_nothing_is_compared_with_one_memory_and_never_with_any_of_se
 ) -> None:
     """As if it were that of M=100, side by side with M=200 too."""
     lines = [*of("er", THEIRS), *of("finetune", OURS, memory=0)]
-    alone = written(tmp_path / "a.jsonl", *lines)
+    alone = write_lines(tmp_path / "a.jsonl", *lines)
     assert rows(alone, "--against", "er")[1]["pairs"] == "6"
-    several = written(tmp_path / "b.jsonl", *lines, *of("er", OURS, memory=200))
+    several = write_lines(tmp_path / "b.jsonl", *lines, *of("er", OURS, memory=200))
     assert {row["pairs"] for row in rows(several, "--against", "er")} == {""}
     assert "several sizes of memory" in onepass("table", several, "--against", "er").out
 
@@ -146,7 +146,7 @@ def test_of_several_variants_the_rows_own_counts_or_one_that_is_named(tmp_path: 
         *of("er", THEIRS, variant="lr=1"),
         *of("er", shifted, variant="lr=2"),
     ]
-    file = written(tmp_path / "a.jsonl", *lines)
+    file = write_lines(tmp_path / "a.jsonl", *lines)
     assert rows(file, "--against", "er")[0]["pairs"] == ""
     assert "VARIANT" in onepass("table", file, "--against", "er").out
     one, other = (float(rows(file, "--against", f"er lr={n}")[0]["difference"]) for n in (1, 2))
@@ -156,7 +156,7 @@ def test_of_several_variants_the_rows_own_counts_or_one_that_is_named(tmp_path: 
 
 
 def test_a_table_has_room_for_tests_against_one_method(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS), *of("scr", OURS))
+    file = write_lines(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS), *of("scr", OURS))
     asked = ("--against", "published", "--against", "er", "--against", "er")
     assert rows(file, *asked)[0]["pairs"] == "6"
     assert onepass("table", file, *asked).out.count("Compared with er.") == 1
@@ -166,9 +166,9 @@ def test_a_table_has_room_for_tests_against_one_method(tmp_path: Path) -> None:
 
 def test_common_names_the_variant_that_has_nothing_otherwise(tmp_path: Path) -> None:
     """As whoever takes parts away from a method compares with the whole."""
-    whole = [told("gsa", seed, 30.0 + seed) for seed in range(3)]
-    parts = [told("gsa", seed, 28.0 + seed, variant="without=new") for seed in range(3)]
-    file = written(tmp_path / "a.jsonl", *whole, *parts)
+    whole = [run_line("gsa", seed, 30.0 + seed) for seed in range(3)]
+    parts = [run_line("gsa", seed, 28.0 + seed, variant="without=new") for seed in range(3)]
+    file = write_lines(tmp_path / "a.jsonl", *whole, *parts)
     found = {row["variant"]: row for row in rows(file, "--against", "gsa common")}
     assert found[""]["pairs"] == ""
     assert float(found["without=new"]["difference"]) == pytest.approx(-2.0)
@@ -177,7 +177,7 @@ def test_common_names_the_variant_that_has_nothing_otherwise(tmp_path: Path) -> 
 
 def test_variants_that_are_not_compared_with_each_other_are_named(tmp_path: Path) -> None:
     lines = [*of("gsa", OURS), *of("er", THEIRS), *of("er", OURS, variant="lr=2")]
-    file = written(tmp_path / "a.jsonl", *lines)
+    file = write_lines(tmp_path / "a.jsonl", *lines)
     said = "Not compared with each other: er common, er lr=2. --against 'er common' compares all"
     assert said in onepass("table", file, "--against", "er").out
     for against in ("er common", "gsa"):
@@ -187,5 +187,5 @@ def test_variants_that_are_not_compared_with_each_other_are_named(tmp_path: Path
 def test_variants_that_could_not_be_compared_are_not_named(tmp_path: Path) -> None:
     """As those of two streams."""
     lines = [*of("er", THEIRS), *of("er", OURS, variant="stream=blurry", stream="blurry")]
-    file = written(tmp_path / "a.jsonl", *lines)
+    file = write_lines(tmp_path / "a.jsonl", *lines)
     assert "each other" not in onepass("table", file, "--against", "er").out

@@ -8,7 +8,7 @@ import string
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tabulars import check_tabular
+from latex_tabulars import expect_tabular
 
 from onepass.report.table import Cell, Table, latex, markdown
 
@@ -26,7 +26,7 @@ CELLS = st.builds(
 def test_a_tabular_is_whole_whatever_it_holds(body, notes) -> None:
     groups = ["", "M=1", "M=1", "M=2"]
     table = Table(["method", "ours", "theirs", "p"], body, groups, "a_title", [0], notes)
-    assert check_tabular(latex(table)) == 4
+    assert expect_tabular(latex(table)) == 4
     lines = [line for line in markdown(table).splitlines() if line.startswith("| ")]
     assert {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines} == {5}
 

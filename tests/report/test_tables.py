@@ -11,16 +11,16 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 from command import onepass
-from reported import changed, results, rows
+from report_runs import change_result, read_csv, read_results
 
-from onepass.base.text import rate
+from onepass.base.text import format_rate
 from onepass.report import layout
 from onepass.report import rows as tables
 from onepass.runs import query
 
 
 def test_a_table_has_a_row_for_each_method_and_variant(runs: Path) -> None:
-    table = rows(onepass("table", runs, "--format", "csv").out)
+    table = read_csv(onepass("table", runs, "--format", "csv").out)
     assert [(row["method"], row["variant"]) for row in table] == [
         ("er", ""),
         ("er", "lr=5e-4"),
@@ -36,8 +36,8 @@ def test_rows_come_in_the_order_of_folders_with_numbers_by_their_size(
     for name in ("m100-s0", "m50-s10", "m50-s2"):
         memory, seed = (int(part[1:]) for part in name.split("-"))
         shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / name)
-        changed(tmp_path / name, memory=memory, seed=seed)
-    table = rows(onepass("table", tmp_path, "--per-run", "--format", "csv").out)
+        change_result(tmp_path / name, memory=memory, seed=seed)
+    table = read_csv(onepass("table", tmp_path, "--per-run", "--format", "csv").out)
     ordered = [("50", "2"), ("50", "10"), ("100", "0")]
     assert [(row["memory"], row["seed"]) for row in table] == ordered
     listed = onepass("runs", "list", tmp_path, "--json").records
@@ -45,10 +45,10 @@ def test_rows_come_in_the_order_of_folders_with_numbers_by_their_size(
 
 
 def test_a_table_shows_mean_and_sample_deviation_over_the_seeds(runs: Path) -> None:
-    for row in rows(onepass("table", runs, "--format", "csv").out):
+    for row in read_csv(onepass("table", runs, "--format", "csv").out):
         group = [
             result
-            for result in results(runs)
+            for result in read_results(runs)
             if (result["method"], result["variant"]) == (row["method"], row["variant"])
         ]
         for column, key in (
@@ -67,7 +67,7 @@ def test_a_table_shows_mean_and_sample_deviation_over_the_seeds(runs: Path) -> N
 
 
 def test_passes_are_images_trained_for_each_image_of_the_stream(runs: Path) -> None:
-    table = rows(onepass("table", runs, "--format", "csv").out)
+    table = read_csv(onepass("table", runs, "--format", "csv").out)
     passes = {row["method"]: (row["trained/sample"], row["scored/sample"]) for row in table}
     assert passes == {"er": ("7.4", "0.0"), "finetune": ("1.0", "0.0"), "joint": ("1.0", "0.0")}
 
@@ -79,8 +79,8 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
     }
     assert all(done.status == 0 for done in formats.values())
     assert onepass("table", runs).out == formats["text"].out
-    numbers = rows(formats["csv"].out)
-    left_out = ("scored/sample", *layout.MORE)
+    numbers = read_csv(formats["csv"].out)
+    left_out = ("scored/sample", *layout.HIDDEN)
     names = [name for name in numbers[0] if not name.endswith(" sd") and name not in left_out]
     told = {"trained/sample": "passes/sample", "kept bytes": "kept"}
     header = [told.get(name, name) for name in names]
@@ -114,7 +114,7 @@ def for_people(row: dict[str, str], name: str) -> str:
     if name == "kept bytes":  # thousands, on the digits
         return f"{int(row[name]) / 1000:.1f} kB" if int(row[name]) else "-"
     if name == "steps/s":
-        return rate(float(row[name]))
+        return format_rate(float(row[name]))
     if f"{name} sd" not in row:
         return row[name]
     spread = f" ± {float(row[f'{name} sd']):.1f}" if row[f"{name} sd"] else ""
@@ -125,10 +125,10 @@ def test_a_run_that_lies_there_twice_counts_once(runs: Path, tmp_path: Path) -> 
     for place in ("one", "copy"):
         for seed in (0, 1):
             shutil.copytree(runs / f"er-synthetic-m100-s{seed}", tmp_path / place / f"er-{seed}")
-    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    (row,) = read_csv(onepass("table", tmp_path, "--format", "csv").out)
     assert row["n"] == "2"
     assert float(row["accuracy sd"]) == pytest.approx(
-        stdev(result["accuracy"] for result in results(tmp_path / "one")), abs=1e-4
+        stdev(result["accuracy"] for result in read_results(tmp_path / "one")), abs=1e-4
     )
     drawn = tmp_path / "bars.svg"
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
@@ -154,8 +154,8 @@ def test_two_results_for_a_seed_are_not_two_seeds(
             folder = tmp_path / place / f"er-{seed}"
             shutil.copytree(runs / f"er-synthetic-m100-s{seed}", folder)
             if place == "after":
-                changed(folder, **other)
-    table = rows(onepass("table", tmp_path, "--format", "csv").out)
+                change_result(folder, **other)
+    table = read_csv(onepass("table", tmp_path, "--format", "csv").out)
     assert [(row["variant"], row["n"]) for row in table] == [("in after", "2"), ("in before", "2")]
     drawn = tmp_path / "bars.svg"
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
@@ -186,7 +186,7 @@ def test_missing_events_are_told_in_one_line(
 def test_two_results_for_a_seed_in_one_folder_are_refused(runs: Path, tmp_path: Path) -> None:
     for name in ("one", "other"):
         shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / name)
-    changed(tmp_path / "other", state_sha256="x")
+    change_result(tmp_path / "other", state_sha256="x")
     done = onepass("table", tmp_path)
     assert done.status == 2
     assert "two results of one seed" in done.error
@@ -199,8 +199,8 @@ def test_a_method_without_memory_counts_once_even_where_bits_differ(
     for memory in (100, 200):
         folder = tmp_path / f"finetune-m{memory}-s0"
         shutil.copytree(runs / "finetune-synthetic-s0", folder)
-        changed(folder, state_sha256=str(memory), accuracy=float(memory))
-    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+        change_result(folder, state_sha256=str(memory), accuracy=float(memory))
+    (row,) = read_csv(onepass("table", tmp_path, "--format", "csv").out)
     assert (row["n"], float(row["accuracy"])) == ("1", 100.0)
     assert "variant" not in row
 
@@ -218,7 +218,7 @@ def test_datasets_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
         dataset = tmp_path / place / "pets.npz"
         arguments = ("--dataset", dataset, "--tasks", 2, "--json", "--out", tmp_path / "runs")
         assert onepass("run", "er", *arguments).status == 0
-    table = rows(onepass("table", tmp_path / "runs", "--format", "csv").out)
+    table = read_csv(onepass("table", tmp_path / "runs", "--format", "csv").out)
     assert sorted(row["dataset"] for row in table) == ["first/pets.npz", "second/pets.npz"]
     assert [row["n"] for row in table] == ["1", "1"]
     drawn = tmp_path / "curves.svg"
@@ -230,14 +230,14 @@ def test_datasets_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
 
 def test_images_that_are_only_scored_are_a_number_of_their_own(tmp_path: Path) -> None:
     assert onepass("run", "mir", "--dataset", "synthetic", "--json", "--out", tmp_path).status == 0
-    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    (row,) = read_csv(onepass("table", tmp_path, "--format", "csv").out)
     assert (row["trained/sample"], row["scored/sample"]) == ("7.4", "64.0")
     assert "7.4 + 64.0" in onepass("table", tmp_path).out
 
 
 def test_without_variants_there_is_no_column_for_them(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "deep/down/er")
-    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    (row,) = read_csv(onepass("table", tmp_path, "--format", "csv").out)
     assert "variant" not in row
     assert row["n"] == "1"
 
@@ -254,8 +254,8 @@ def test_a_result_file_of_another_program_is_named(runs: Path, tmp_path: Path) -
 
 
 def test_a_slow_run_is_not_shown_as_one_that_stands_still(runs: Path) -> None:
-    (result, *_) = query.results(runs)
-    made = layout.grid(tables.summarise([replace(result, steps_per_second=0.3712)]))
+    (result, *_) = query.find_results(runs)
+    made = layout.make_table(tables.summarise([replace(result, steps_per_second=0.3712)]))
     assert made.body[0][list(made.header).index("steps/s")] == "0.37"
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from command import onepass
-from figures_of_runs import told, written
-from reported import changed, rows
+from report_runs import change_result, read_csv
+from result_lines import run_line, write_lines
 
 from onepass.runs import lines, query
 
@@ -20,8 +20,8 @@ from onepass.runs import lines, query
 def file(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same runs as lines."""
     path = tmp_path_factory.mktemp("lines") / "all.jsonl"
-    for result in query.results(runs):
-        lines.append(path, result)
+    for result in query.find_results(runs):
+        lines.append_result(path, result)
     return path
 
 
@@ -40,21 +40,21 @@ def test_folders_and_lines_are_one_table_in_which_a_run_counts_once(
         shutil.copytree(runs / f"er-synthetic-m100-s{seed}", few / str(seed))
     others = tmp_path / "others.jsonl"
     for name in ("er-synthetic-m100-s2", "er-synthetic-m100-s1"):
-        lines.append(others, query.results(runs / name)[0])
-    (row,) = rows(onepass("table", others, few, "--format", "csv").out)
+        lines.append_result(others, query.find_results(runs / name)[0])
+    (row,) = read_csv(onepass("table", others, few, "--format", "csv").out)
     assert row["n"] == "3"
     assert onepass("table", file, runs, others, few).out == onepass("table", runs).out
 
 
 def test_two_results_of_a_seed_in_two_files_are_two_rows(runs: Path, tmp_path: Path) -> None:
-    (result,) = query.results(runs / "er-synthetic-m100-s0")
+    (result,) = query.find_results(runs / "er-synthetic-m100-s0")
     for number, name in enumerate(("before", "after")):
-        lines.append(tmp_path / f"{name}.jsonl", replace(result, state_sha256=str(number)))
+        lines.append_result(tmp_path / f"{name}.jsonl", replace(result, state_sha256=str(number)))
     done = onepass("table", *sorted(tmp_path.glob("*.jsonl")), "--format", "csv")
-    assert [row["variant"] for row in rows(done.out)] == ["in after.jsonl", "in before.jsonl"]
+    assert [row["variant"] for row in read_csv(done.out)] == ["in after.jsonl", "in before.jsonl"]
 
 
-TWINS = [told("gsa", 0, 80.0), told("gsa", 0, 90.0, variant="lr=5e-4")]
+TWINS = [run_line("gsa", 0, 80.0), run_line("gsa", 0, 90.0, variant="lr=5e-4")]
 ALIKE = "Rows that look alike differ in variant: add that to --columns."
 
 
@@ -62,12 +62,12 @@ ALIKE = "Rows that look alike differ in variant: add that to --columns."
 def test_a_table_whose_rows_look_alike_says_below_what_tells_them_apart(
     form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = ("table", written(tmp_path / "a.jsonl", *TWINS), "--format", form, "--columns")
+    asked = ("table", write_lines(tmp_path / "a.jsonl", *TWINS), "--format", form, "--columns")
     alike = onepass(*asked, "method,accuracy")
     assert ALIKE in alike.out.splitlines()[-2 if form == "latex" else -1]
     for columns in ("method,variant,accuracy", "accuracy"):
         assert "look alike" not in onepass(*asked, columns).out
-    written(tmp_path / "a.jsonl", TWINS[0], told("er", 0, 90.0, variant="lr=5e-4"))
+    write_lines(tmp_path / "a.jsonl", TWINS[0], run_line("er", 0, 90.0, variant="lr=5e-4"))
     assert "look alike" not in onepass(*asked, "method,accuracy").out
     assert not caplog.messages
 
@@ -75,7 +75,7 @@ def test_a_table_whose_rows_look_alike_says_below_what_tells_them_apart(
 def test_for_programs_it_is_said_beside_the_table(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = written(tmp_path / "a.jsonl", *TWINS)
+    file = write_lines(tmp_path / "a.jsonl", *TWINS)
     alike = onepass("table", file, "--format", "csv", "--columns", "method,accuracy")
     assert alike.out == "method,accuracy\ngsa,80.0000\ngsa,90.0000\n"
     assert caplog.messages == [ALIKE]
@@ -121,111 +121,121 @@ def test_a_folder_stands_for_its_files_of_lines_and_its_runs(
 def test_lines_of_other_things_are_passed_over_and_counted_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    written(tmp_path / "a.jsonl", told("er", 0, 50.0), {"what": "a benchmark", "seconds": 3})
-    written(tmp_path / "b.jsonl", {"method": "er", "memory": 3}, {"method": "er", "trial": 1})
-    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    write_lines(
+        tmp_path / "a.jsonl", run_line("er", 0, 50.0), {"what": "a benchmark", "seconds": 3}
+    )
+    write_lines(tmp_path / "b.jsonl", {"method": "er", "memory": 3}, {"method": "er", "trial": 1})
+    (row,) = read_csv(onepass("table", tmp_path, "--format", "csv").out)
     assert row["n"] == "1"
     (said,) = caplog.messages
     assert "3 lines" in said and "a.jsonl" in said and "b.jsonl" in said
-    damaged = written(tmp_path / "c.jsonl", told("er", 0, "fifty"))
+    damaged = write_lines(tmp_path / "c.jsonl", run_line("er", 0, "fifty"))
     assert f"{damaged}:1 is damaged" in onepass("table", tmp_path).error
     nothing = onepass("table", tmp_path / "b.jsonl")
     assert nothing.status == 2 and "no finished run" in nothing.error
 
 
 def test_what_an_old_line_does_not_tell_is_missing_and_never_guessed(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", told("er", 0, 50.0))
-    (row,) = rows(onepass("table", file, "--format", "csv").out)
+    file = write_lines(tmp_path / "a.jsonl", run_line("er", 0, 50.0))
+    (row,) = read_csv(onepass("table", file, "--format", "csv").out)
     untold = ("forgetting", "any-time", "steps/s", "trained/sample", "scored/sample", "kept bytes")
     assert {row[name] for name in untold} == {""}
     assert (row["accuracy"], row["n"], row["seconds"]) == ("50.0000", "1", "1.0000")
     assert onepass("table", file).out.split()[-7:] == ["50.0", "-", "-", "1", "-", "-", "-"]
     assert onepass("runs", "show", f"{file}:1").status == 0
     assert onepass("runs", "export", file, "-o", tmp_path / "a.csv").status == 0
-    (exported,) = rows((tmp_path / "a.csv").read_text())
+    (exported,) = read_csv((tmp_path / "a.csv").read_text())
     assert exported["steps_per_second"] == exported["memory_bytes"] == ""
 
 
 def test_a_mean_over_some_of_the_seeds_says_so(tmp_path: Path) -> None:
-    lines = [told("er", seed, 80.0) for seed in range(3)]
+    lines = [run_line("er", seed, 80.0) for seed in range(3)]
     lines[1]["forgetting"] = 5.0
-    done = onepass("table", written(tmp_path / "a.jsonl", *lines), "--format", "markdown")
+    done = onepass("table", write_lines(tmp_path / "a.jsonl", *lines), "--format", "markdown")
     assert "| 80.0 ± 0.0 | 5.0 (1 of 3) | - | 3 |" in done.out
 
 
 def test_seeds_of_a_preset_before_and_after_it_changed_are_two_rows(tmp_path: Path) -> None:
     lines = [
-        told("gsa", seed, 70.0 + seed, variant="best", settings={"lr": lr, "mix": 64, "seed": seed})
+        run_line(
+            "gsa", seed, 70.0 + seed, variant="best", settings={"lr": lr, "mix": 64, "seed": seed}
+        )
         for seed, lr in enumerate((3e-4, 3e-4, 7e-4))
     ]
-    lines.append(told("er", 0, 60.0, variant="best"))
-    file = written(tmp_path / "a.jsonl", *lines)
-    made = rows(onepass("table", file, "--format", "csv").out)
+    lines.append(run_line("er", 0, 60.0, variant="best"))
+    file = write_lines(tmp_path / "a.jsonl", *lines)
+    made = read_csv(onepass("table", file, "--format", "csv").out)
     found = {(row["variant"], row["accuracy"], row["n"]) for row in made if row["method"] == "gsa"}
     assert found == {("best lr=0.0003", "70.5000", "2"), ("best lr=0.0007", "72.0000", "1")}
 
 
 def test_a_line_without_settings_hides_no_difference_of_others(tmp_path: Path) -> None:
     settings = ({}, {"lr": 0.1}, {"lr": 0.2}, {"lr": 0.1})
-    lines = [told("er", n, 60.0 + 10 * n, settings=one) for n, one in enumerate(settings)]
-    made = rows(onepass("table", written(tmp_path / "a.jsonl", *lines), "--format", "csv").out)
+    lines = [run_line("er", n, 60.0 + 10 * n, settings=one) for n, one in enumerate(settings)]
+    made = read_csv(
+        onepass("table", write_lines(tmp_path / "a.jsonl", *lines), "--format", "csv").out
+    )
     found = [(row["variant"], row["accuracy"], row["n"]) for row in made]
     assert found == [
         ("", "60.0000", "1"),
         ("lr=0.1", "80.0000", "2"),
         ("lr=0.2", "80.0000", "1"),
     ]
-    alike = written(tmp_path / "b.jsonl", lines[0], lines[1], lines[3])
-    (row,) = rows(onepass("table", alike, "--format", "csv").out)
+    alike = write_lines(tmp_path / "b.jsonl", lines[0], lines[1], lines[3])
+    (row,) = read_csv(onepass("table", alike, "--format", "csv").out)
     assert row["n"] == "3"
 
 
 def test_data_at_one_place_that_is_written_in_two_ways_are_two_rows(tmp_path: Path) -> None:
     places = ("/data/pets", "/data/pets/")
     lines = [
-        told("er", 0, 50.0, dataset="pets", dataset_identity=place, data_sha256=str(number))
+        run_line("er", 0, 50.0, dataset="pets", dataset_identity=place, data_sha256=str(number))
         for number, place in enumerate(places)
     ]
-    made = rows(onepass("table", written(tmp_path / "a.jsonl", *lines), "--format", "csv").out)
+    made = read_csv(
+        onepass("table", write_lines(tmp_path / "a.jsonl", *lines), "--format", "csv").out
+    )
     assert [row["dataset"] for row in made] == list(places)
 
 
 def test_the_committed_lines_are_rendered() -> None:
     results = Path(__file__).parents[2] / "results" / "lines"
-    found = rows(onepass("table", results, "--format", "csv").out)
+    found = read_csv(onepass("table", results, "--format", "csv").out)
     assert {row["dataset"] for row in found} >= {"cifar100", "cifar10", "mnist", "digits"}
     assert any("20 channels" in row["variant"] and not row["forgetting"] for row in found)
 
 
 def test_only_of_one_dataset(tmp_path: Path) -> None:
-    lines = [told("er", 0, 50.0, dataset=name) for name in ("toys", "pets")]
-    file = written(tmp_path / "a.jsonl", *lines)
-    (row,) = rows(onepass("table", file, "--dataset", "pets", "--format", "csv").out)
+    lines = [run_line("er", 0, 50.0, dataset=name) for name in ("toys", "pets")]
+    file = write_lines(tmp_path / "a.jsonl", *lines)
+    (row,) = read_csv(onepass("table", file, "--dataset", "pets", "--format", "csv").out)
     assert row["dataset"] == "pets"
     assert "'pets'" in onepass("table", file, "--dataset", "pet").error
 
 
 def test_only_of_runs_that_meet_every_condition(tmp_path: Path) -> None:
     lines = [
-        told("er", seed, 50.0 + seed, memory=memory, settings={"lr": 10.0**-memory})
+        run_line("er", seed, 50.0 + seed, memory=memory, settings={"lr": 10.0**-memory})
         for seed in (0, 1)
         for memory in (5, 20)
     ]
-    file = written(tmp_path / "a.jsonl", *lines)
+    file = write_lines(tmp_path / "a.jsonl", *lines)
     for asked in (["memory=5"], ["lr>1e-9", "seed<7"]):
         where = [word for one in asked for word in ("--where", one)]
-        (row,) = rows(onepass("table", file, *where, "--format", "csv").out)
+        (row,) = read_csv(onepass("table", file, *where, "--format", "csv").out)
         assert (row["memory"], row["n"], row["accuracy"]) == ("5", "2", "50.5000")
 
 
 def test_settings_that_only_a_folder_tells_are_conditions_too(runs: Path, tmp_path: Path) -> None:
     for number, name in enumerate(("er-synthetic-m100-s0", "er-synthetic-m100-s1")):
         shutil.copytree(runs / name, tmp_path / name)
-        changed(tmp_path / name, settings={})
+        change_result(tmp_path / name, settings={})
         content = json.loads((tmp_path / name / "run.json").read_text())
         content["learner"]["lr"] = float(number)
         (tmp_path / name / "run.json").write_text(json.dumps(content))
-    (row,) = rows(onepass("table", tmp_path, "--where", "lr=1", "--per-run", "--format", "csv").out)
+    (row,) = read_csv(
+        onepass("table", tmp_path, "--where", "lr=1", "--per-run", "--format", "csv").out
+    )
     assert row["seed"] == "1"
 
 
@@ -240,15 +250,17 @@ def test_settings_that_only_a_folder_tells_are_conditions_too(runs: Path, tmp_pa
 def test_a_condition_that_chooses_nothing_is_one_line(
     condition: str, said: str, tmp_path: Path
 ) -> None:
-    file = written(tmp_path / "a.jsonl", told("er", 0, 50.0))
+    file = write_lines(tmp_path / "a.jsonl", run_line("er", 0, 50.0))
     for more in ((), ("--like", "table1")):
         refused = onepass("table", file, "--where", condition, *more)
         assert refused.status == 2 and said in refused.error
 
 
 def test_a_row_for_each_run(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", *(told("er", seed, 50.0 + seed) for seed in (3, 1)))
-    found = rows(onepass("table", file, "--per-run", "--format", "csv").out)
+    file = write_lines(
+        tmp_path / "a.jsonl", *(run_line("er", seed, 50.0 + seed) for seed in (3, 1))
+    )
+    found = read_csv(onepass("table", file, "--per-run", "--format", "csv").out)
     assert [(row["seed"], row["accuracy"]) for row in found] == [("3", "53.0000"), ("1", "51.0000")]
     assert [row["where"] for row in found] == [f"{file}:1", f"{file}:2"]
     assert not {"n", "accuracy sd"} & found[0].keys()
@@ -257,13 +269,13 @@ def test_a_row_for_each_run(tmp_path: Path) -> None:
 
 def test_memories_stand_side_by_side(tmp_path: Path) -> None:
     lines = [
-        told("er", seed, 40.0 + memory / 10 + seed, memory=memory)
+        run_line("er", seed, 40.0 + memory / 10 + seed, memory=memory)
         for memory in (200, 1000)
         for seed in (0, 1)
     ]
-    lines += [told("gsa", 0, 70.0, memory=200), told("finetune", 0, 20.0, memory=0)]
-    file = written(tmp_path / "a.jsonl", *lines)
-    found = {row["method"]: row for row in rows(pivoted(file, "csv"))}
+    lines += [run_line("gsa", 0, 70.0, memory=200), run_line("finetune", 0, 20.0, memory=0)]
+    file = write_lines(tmp_path / "a.jsonl", *lines)
+    found = {row["method"]: row for row in read_csv(pivoted(file, "csv"))}
     assert list(found["er"]) == [
         *("method", "dataset", "M=200 accuracy", "M=200 accuracy sd", "M=200 n"),
         *("M=1000 accuracy", "M=1000 accuracy sd", "M=1000 n"),
@@ -281,8 +293,8 @@ def test_memories_stand_side_by_side(tmp_path: Path) -> None:
 
 def test_a_deviation_is_explained_where_there_is_one(tmp_path: Path) -> None:
     for seeds in (1, 2):
-        lines = [told("er", seed, 50.0 + seed) for seed in range(seeds)]
-        file = written(tmp_path / f"{seeds}.jsonl", *lines)
+        lines = [run_line("er", seed, 50.0 + seed) for seed in range(seeds)]
+        file = write_lines(tmp_path / f"{seeds}.jsonl", *lines)
         assert ("standard deviation" in pivoted(file, "text")) == (seeds > 1)
 
 
@@ -294,10 +306,12 @@ def pivoted(file: Path, form: str) -> str:
 
 def test_streams_stand_side_by_side(tmp_path: Path) -> None:
     streams = ("", "stream=blurry:n=50,m=10")
-    lines = [told("er", 0, 9.0 + n, variant=f"lr=1 {one}".strip()) for n, one in enumerate(streams)]
-    file = written(tmp_path / "a.jsonl", *lines)
+    lines = [
+        run_line("er", 0, 9.0 + n, variant=f"lr=1 {one}".strip()) for n, one in enumerate(streams)
+    ]
+    file = write_lines(tmp_path / "a.jsonl", *lines)
     done = onepass("table", file, "--pivot", "stream", "--columns", "accuracy", "--format", "csv")
-    (row,) = rows(done.out)
+    (row,) = read_csv(done.out)
     assert row["variant"] == "lr=1"
     assert row["class-incremental accuracy"] == "9.0000"
     assert row["blurry:n=50,m=10 accuracy"] == "10.0000"
@@ -305,13 +319,17 @@ def test_streams_stand_side_by_side(tmp_path: Path) -> None:
 
 def test_training_for_scores_is_told_where_costs_are_shown(tmp_path: Path) -> None:
     lines = [
-        told("gdumb", seed, 50.0, memory=memory, scoring_seconds=seconds, images_beside_steps=spent)
+        run_line(
+            "gdumb", seed, 50.0, memory=memory, scoring_seconds=seconds, images_beside_steps=spent
+        )
         for memory, seconds, trained in ((100, 4.25, 28672), (1000, 60.0, 258048))
         for seed in (0, 1)
         for spent in [{"scores": {"trained": trained, "scored": 0}}]
     ]
     looked_at = {"scores": {"trained": 0, "scored": 9}, "task ends": {"trained": 9, "scored": 0}}
-    file = written(tmp_path / "a.jsonl", *lines, told("scr", 0, 9.0, images_beside_steps=looked_at))
+    file = write_lines(
+        tmp_path / "a.jsonl", *lines, run_line("scr", 0, 9.0, images_beside_steps=looked_at)
+    )
     said = (
         "gdumb also trains when it is scored, which is not counted here: in a run "
         "28 672 to 258 048 images, 4.2 to 60.0 s with the scores.\n"
@@ -328,9 +346,9 @@ def test_training_for_scores_is_told_where_costs_are_shown(tmp_path: Path) -> No
 def test_the_best_and_the_second_stand_out_among_those_that_learned_the_same(
     tmp_path: Path,
 ) -> None:
-    lines = [told("er", 0, 50.0), told("gsa", 0, 70.0), told("scr", 0, 60.0)]
-    lines += [told("joint", 0, 99.0), told("er", 0, 90.0, dataset="other")]
-    text = onepass("table", written(tmp_path / "a.jsonl", *lines), "--format", "latex").out
+    lines = [run_line("er", 0, 50.0), run_line("gsa", 0, 70.0), run_line("scr", 0, 60.0)]
+    lines += [run_line("joint", 0, 99.0), run_line("er", 0, 90.0, dataset="other")]
+    text = onepass("table", write_lines(tmp_path / "a.jsonl", *lines), "--format", "latex").out
     for shown in (
         "& 50.0 &",
         r"& \textbf{70.0} &",

@@ -18,7 +18,7 @@ import onepass as package
 from onepass.data import load
 from onepass.evaluation.points import Point
 from onepass.report.html import data as collecting
-from onepass.report.html.page import ESCAPED, embedded, page, source_hash
+from onepass.report.html.page import ESCAPED, embed_json, render_page, source_hash
 from onepass.runs.folder import DAMAGED_NAME
 
 PAGE = Path(collecting.__file__).parent / "assets"
@@ -87,7 +87,7 @@ def test_a_page_is_about_the_runs_that_meet_every_condition(runs: Path, tmp_path
 
 def test_no_text_can_end_the_element_that_holds_it() -> None:
     text = "</script><!--<script>]]>&lt;\u2028\u2029'\"\ud800"
-    written = embedded({text: [text]})
+    written = embed_json({text: [text]})
     assert not set(written) & set("<>&\u2028\u2029")
     assert written.isascii()
     assert json.loads(written) == {text: [text]}
@@ -95,7 +95,7 @@ def test_no_text_can_end_the_element_that_holds_it() -> None:
 
 
 def test_the_policy_names_the_only_script_and_the_only_style() -> None:
-    elements = Elements(page({"rows": [], "runs": []}))
+    elements = Elements(render_page({"rows": [], "runs": []}))
     (policy,) = [
         attributes["content"]
         for tag, attributes in elements.found
@@ -116,7 +116,7 @@ def test_the_policy_names_the_only_script_and_the_only_style() -> None:
 
 
 def test_the_page_asks_for_nothing() -> None:
-    elements = Elements(page({"rows": [], "runs": []}))
+    elements = Elements(render_page({"rows": [], "runs": []}))
     addresses = [
         value
         for _, attributes in elements.found

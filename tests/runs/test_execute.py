@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pytest
 import torch
-from command import onepass, same, untouched
-from following import Stopped, stop_after
-from teaching import Tidy, register
+from command import onepass, untouched, values_of
+from label_vectors import TrainsAtTaskEnd, register
+from recording_listeners import Stopped, stop_after
 
 from onepass import DataError, Finetune, load
 from onepass.base.errors import RunError
@@ -18,7 +18,7 @@ from onepass.data import DATASETS
 from onepass.learning.traits import Traits
 from onepass.report import layout, rows
 from onepass.runs.environment import versions
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 JOB = Job("er", "synthetic", batch=30, device="cpu")  # 20 steps
@@ -34,16 +34,18 @@ class Late(Finetune):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    register(monkeypatch, Tidy, Late)
+    register(monkeypatch, TrainsAtTaskEnd, Late)
 
 
 def test_a_runs_result_has_what_was_spent_and_a_stop_at_a_tasks_end_changes_no_bit(tmp_path):
-    job = Job("test-tidy", "synthetic", device="cpu")
-    whole = run(job, tmp_path / "whole")
+    job = Job("test-trainsattaskend", "synthetic", device="cpu")
+    whole = run_job(job, tmp_path / "whole")
     for step in (12, 30):  # the first task's last step, and one inside the third
         with pytest.raises(Stopped):
-            run(job, tmp_path / "broken", resume=True, checkpoint=6, listeners=[stop_after(step)])
-    result = run(job, tmp_path / "broken", resume=True)
+            run_job(
+                job, tmp_path / "broken", resume=True, checkpoint=6, listeners=[stop_after(step)]
+            )
+    result = run_job(job, tmp_path / "broken", resume=True)
     points = len((tmp_path / "whole" / job.folder_name / "events.jsonl").read_text().splitlines())
     assert whole.images_beside_steps == {
         "task ends": {"trained": 5 * 4, "scored": 5},
@@ -54,7 +56,7 @@ def test_a_runs_result_has_what_was_spent_and_a_stop_at_a_tasks_end_changes_no_b
 
 
 def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
-    result = run(Job("test-late", "synthetic", device="cpu"), tmp_path)
+    result = run_job(Job("test-late", "synthetic", device="cpu"), tmp_path)
     assert result.forgetting is None
     assert result.forgetting_all_tasks is None
     assert result.accuracy_matrix[:-1] == [[None] * 5] * 4
@@ -63,10 +65,10 @@ def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
     assert result.accuracy == pytest.approx(result.mean_task_accuracy)
     (row,) = rows.summarise([result])
     assert row.over("forgetting") is None
-    table = layout.grid([row])
+    table = layout.make_table([row])
     assert [len(cells) for cells in table.body] == [len(table.header)]
 
-    whole = run(Job("test-late", "synthetic", device="cpu", every=30), tmp_path)
+    whole = run_job(Job("test-late", "synthetic", device="cpu", every=30), tmp_path)
     assert whole.forgetting >= 0
     assert whole.params_sha256 == result.params_sha256
 
@@ -75,46 +77,46 @@ def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
 
 
 def test_a_finished_run_is_not_given_for_other_data_of_the_same_name(tmp_path, monkeypatch):
-    first = run(JOB, tmp_path)
+    first = run_job(JOB, tmp_path)
     data = load("synthetic")
     changed = data.test_x.clone()
     changed[7, 0, 3, 3] ^= 1  # one bit of one image
     own = replace(DATASETS["synthetic"], make=lambda: replace(data, test_x=changed))
     monkeypatch.setitem(DATASETS.entries, "synthetic", own)
     with untouched(tmp_path), pytest.raises(RunError, match="other data"):
-        run(JOB, tmp_path, resume=True)
+        run_job(JOB, tmp_path, resume=True)
 
     def gone():
         raise DataError("there is no such thing")
 
     # nothing to compare with
     monkeypatch.setitem(DATASETS.entries, "synthetic", replace(own, make=gone))
-    assert run(JOB, tmp_path, resume=True) == first
+    assert run_job(JOB, tmp_path, resume=True) == first
 
 
 def stopped(out, step, **options):
     with pytest.raises(Stopped):
-        run(JOB, out, resume=True, checkpoint=5, listeners=[stop_after(step)], **options)
+        run_job(JOB, out, resume=True, checkpoint=5, listeners=[stop_after(step)], **options)
 
 
 def test_a_broken_run_goes_on_with_other_versions_only_if_told_to_and_that_is_recorded(
     tmp_path, monkeypatch
 ):
-    whole = run(JOB, tmp_path / "whole")
+    whole = run_job(JOB, tmp_path / "whole")
     here, out = versions(), tmp_path / "broken"
     stopped(out, 7)
     monkeypatch.setattr(torch, "__version__", "9.9.0")
     with untouched(out), pytest.raises(RunError, match=r"torch .*9\.9\.0.*--anyway") as refused:
-        run(JOB, out, resume=True)
+        run_job(JOB, out, resume=True)
     assert here["torch"] in str(refused.value)
     assert "\n" not in str(refused.value)
     stopped(out, 12, anyway=True)  # was at 5
     stopped(out, 17)  # with the versions of the last checkpoint
     monkeypatch.setattr("onepass.runs.environment.__version__", "0.0.9")
     with untouched(out), pytest.raises(RunError, match=r"onepass .*0\.0\.9"):
-        run(JOB, out, resume=True)
-    result = run(JOB, out, resume=True, anyway=True)
-    assert same(result, SAME) == same(whole, SAME)
+        run_job(JOB, out, resume=True)
+    result = run_job(JOB, out, resume=True, anyway=True)
+    assert values_of(result, SAME) == values_of(whole, SAME)
     written = json.loads((Path(result.out) / "result.json").read_text())["other_versions"]
     assert (
         result.other_versions
@@ -128,7 +130,7 @@ def test_a_broken_run_goes_on_with_other_versions_only_if_told_to_and_that_is_re
 
 
 def test_a_finished_run_of_other_versions_is_given_only_if_told_to(tmp_path, monkeypatch):
-    first = run(JOB, tmp_path)
+    first = run_job(JOB, tmp_path)
     asked = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu", "--json")
     monkeypatch.setattr(torch, "__version__", "9.9.0")
     with untouched(tmp_path):

@@ -11,14 +11,14 @@ from statistics import mean
 import numpy as np
 import pytest
 import torch
-from command import events, names, onepass
+from command import events, file_names, onepass
 
 import onepass as package
 from onepass.base import fileio
 from onepass.base.checksum import sha256
 from onepass.base.settings import setting_names
 from onepass.learning import registry
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.folder import RunFolder
 from onepass.runs.spec import Job
 
@@ -42,7 +42,13 @@ def read(folder: Path, name: str) -> dict:
 
 
 def test_a_finished_folder_holds_its_files_and_no_other(folder: Path) -> None:
-    assert names(folder) == {"run.json", "events.jsonl", "checkpoint.pt", "result.json", "log.txt"}
+    assert file_names(folder) == {
+        "run.json",
+        "events.jsonl",
+        "checkpoint.pt",
+        "result.json",
+        "log.txt",
+    }
 
 
 # ---- run.json
@@ -163,7 +169,7 @@ def test_any_time_accuracy_is_the_mean_over_equally_spaced_points(folder: Path) 
 def test_any_time_accuracy_of_fewer_than_three_points_is_null_and_a_dash(
     every: int, known: bool, tmp_path: Path
 ) -> None:
-    result = run(Job("er", "synthetic", every=every, device="cpu"), tmp_path)
+    result = run_job(Job("er", "synthetic", every=every, device="cpu"), tmp_path)
     assert (read(Path(result.out), "result.json")["anytime_accuracy"] is not None) is known
     header, _, cells = onepass("table", tmp_path, "--format", "markdown").out.splitlines()
     shown = dict(zip(header.split(" | "), cells.split(" | "), strict=True))
@@ -182,7 +188,7 @@ def test_seconds_are_those_of_training_alone(
         return predict(learner, x)
 
     monkeypatch.setattr(package.ER, "predict", slow)
-    result = run(Job("er", "synthetic", batch=60, every=1, prequential=True), tmp_path)
+    result = run_job(Job("er", "synthetic", batch=60, every=1, prequential=True), tmp_path)
     assert len(pauses) >= 15
     assert result.seconds < sum(pauses) / 2
     assert result.steps_per_second == result.steps / result.seconds

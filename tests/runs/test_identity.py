@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import onepass, same, untouched
-from following import Following, Stopped, stop_after
-from registries import put_back
+from command import onepass, untouched, values_of
+from isolated_registries import isolate_registries
+from recording_listeners import RecordingListener, Stopped, stop_after
 
 from onepass import load
 from onepass.base.errors import DataError, RunError
@@ -19,8 +19,8 @@ from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.report import rows
 from onepass.runs import query
-from onepass.runs.execute import run
-from onepass.runs.resources import Supplies
+from onepass.runs.execute import run_job
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 PLAIN = Job("er", "digits", device="cpu")
@@ -29,12 +29,12 @@ SAME = ("state_sha256", "accuracy_matrix", "identity")
 
 
 def known(job: Job) -> Job:
-    return Supplies().known(job)
+    return RunResources().with_fingerprint(job)
 
 
 def raised(monkeypatch: pytest.MonkeyPatch, method: str, revision: int) -> None:
     """As if the method's numbers had moved."""
-    put_back(monkeypatch, METHODS)
+    isolate_registries(monkeypatch, METHODS)
     METHODS.entries[method] = replace(registry.get(method), revision=revision)
 
 
@@ -111,9 +111,9 @@ def test_what_a_run_is_known_by_does_not_change_from_day_to_day() -> None:
     digits = load("digits").sha256()
     plain = {"revision": 1, "dataset": "digits", "data_sha256": digits, "device": "cpu"}
     job = known(replace(PLAIN, settings={"lr": "0.01"}, tasks=2, validation=0.1, every=50))
-    assert known(PLAIN).known_by == {"method": "er", "memory": 100, "seed": 0, **plain}
-    assert job.known_by == {
-        **known(PLAIN).known_by,
+    assert known(PLAIN).identity_fields == {"method": "er", "memory": 100, "seed": 0, **plain}
+    assert job.identity_fields == {
+        **known(PLAIN).identity_fields,
         "settings": {"lr": 0.01},
         "stream": {"tasks": 2},
         "validation": 0.1,
@@ -123,10 +123,10 @@ def test_what_a_run_is_known_by_does_not_change_from_day_to_day() -> None:
 
 def test_a_run_records_what_it_is_known_by(tmp_path: Path) -> None:
     job = replace(SHORT, settings={"mean": "(0.5,)", "std": "(0.2,)"}, validation=0.2)
-    result = run(job, tmp_path)
+    result = run_job(job, tmp_path)
     described = json.loads((Path(result.out) / "run.json").read_text())
     assert result.identity == described["identity"] == known(job).identity
-    assert described["job"] == known(job).known_by
+    assert described["job"] == known(job).identity_fields
     assert (result.revision, result.validation, result.threads) == (1, 0.2, 1)
     assert result.data_sha256 == load("synthetic").sha256()  # all of them, not what was held out
     assert (result.settings["mean"], result.settings["lr"]) == ([0.5], 1e-3)
@@ -152,24 +152,24 @@ def own(path: Path) -> Job:
 def test_data_and_runs_that_moved_together_go_on(name: str, tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     job = own(vectors(here / "data/mine.npz"))
-    whole = run(job, tmp_path / "whole")
+    whole = run_job(job, tmp_path / "whole")
     with pytest.raises(Stopped):
-        run(job, here / "runs", checkpoint=5, listeners=[stop_after(12)])
+        run_job(job, here / "runs", checkpoint=5, listeners=[stop_after(12)])
     shutil.move(here, there)
     (there / "data/mine.npz").rename(there / "data" / name)
     moved = own(there / "data" / name)
-    following = Following()
-    result = run(moved, there / "runs", resume=True, listeners=[following])
+    following = RecordingListener()
+    result = run_job(moved, there / "runs", resume=True, listeners=[following])
     assert following.told[0] == ("started", 10)
-    assert same(result, SAME) == same(whole, SAME)
+    assert values_of(result, SAME) == values_of(whole, SAME)
     assert len(list((there / "runs").iterdir())) == 1
-    again = run(moved, there / "runs", resume=True, listeners=[stop_after(1)])
+    again = run_job(moved, there / "runs", resume=True, listeners=[stop_after(1)])
     assert again == result
 
 
 def test_the_same_data_at_two_places_are_one_row(tmp_path: Path) -> None:
-    first = run(own(vectors(tmp_path / "a/mine.npz")), tmp_path / "runs")
-    second = run(replace(own(vectors(tmp_path / "b/mine.npz")), seed=1), tmp_path / "runs")
+    first = run_job(own(vectors(tmp_path / "a/mine.npz")), tmp_path / "runs")
+    second = run_job(replace(own(vectors(tmp_path / "b/mine.npz")), seed=1), tmp_path / "runs")
     (row,) = rows.summarise([first, second])
     assert (len(row.results), row.dataset) == (2, "mine")
 
@@ -177,16 +177,18 @@ def test_the_same_data_at_two_places_are_one_row(tmp_path: Path) -> None:
 def test_data_that_are_gone_are_named(tmp_path: Path) -> None:
     """Which run was asked for, nobody can tell without them."""
     job = own(vectors(tmp_path / "mine.npz"))
-    run(job, tmp_path / "runs")
+    run_job(job, tmp_path / "runs")
     (tmp_path / "mine.npz").unlink()
     with untouched(tmp_path), pytest.raises(DataError, match=r"mine\.npz"):
-        run(job, tmp_path / "runs", resume=True)
+        run_job(job, tmp_path / "runs", resume=True)
 
 
 def test_other_data_at_the_same_place_are_another_run(tmp_path: Path) -> None:
-    first = run(own(vectors(tmp_path / "mine.npz")), tmp_path / "runs")
+    first = run_job(own(vectors(tmp_path / "mine.npz")), tmp_path / "runs")
     with untouched(Path(first.out)):
-        second = run(own(vectors(tmp_path / "mine.npz", shift=1)), tmp_path / "runs", resume=True)
+        second = run_job(
+            own(vectors(tmp_path / "mine.npz", shift=1)), tmp_path / "runs", resume=True
+        )
     assert first.identity != second.identity
     assert Path(first.out).exists() and first.out != second.out
     shown = rows.summarise([first, replace(second, seed=1)])
@@ -199,7 +201,7 @@ def test_methods_on_the_same_data_of_ones_own_do_not_take_each_other_for_renamed
 ) -> None:
     job = own(vectors(tmp_path / "mine.npz"))
     for method in ("er-ace", "er"):
-        assert run(replace(job, method=method), tmp_path / "runs").method == method
+        assert run_job(replace(job, method=method), tmp_path / "runs").method == method
 
 
 # ---- revisions
@@ -208,15 +210,15 @@ def test_methods_on_the_same_data_of_ones_own_do_not_take_each_other_for_renamed
 def test_a_raised_revision_runs_anew_beside_the_old_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = run(SHORT, tmp_path / "runs")
+    old = run_job(SHORT, tmp_path / "runs")
     raised(monkeypatch, "er", 2)
     with untouched(Path(old.out)):
-        new = run(SHORT, tmp_path / "runs", resume=True)
+        new = run_job(SHORT, tmp_path / "runs", resume=True)
     assert (old.revision, new.revision) == (1, 2)
     assert old.identity != new.identity
-    run(replace(SHORT, seed=1), tmp_path / "runs")
-    run(replace(SHORT, method="finetune"), tmp_path / "runs")
-    shown = rows.summarise(query.results(tmp_path / "runs"))
+    run_job(replace(SHORT, seed=1), tmp_path / "runs")
+    run_job(replace(SHORT, method="finetune"), tmp_path / "runs")
+    shown = rows.summarise(query.find_results(tmp_path / "runs"))
     assert [(row.method, str(row.variant), len(row.results)) for row in shown] == [
         ("er", "revision=1 batch=60", 1),
         ("er", "batch=60", 2),
@@ -246,24 +248,24 @@ def age(folder: Path) -> None:
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_run_of_an_earlier_version_is_not_resumed(finished: bool, tmp_path: Path) -> None:
     if finished:
-        run(SHORT, tmp_path)
+        run_job(SHORT, tmp_path)
     else:
         with pytest.raises(Stopped):
-            run(SHORT, tmp_path, checkpoint=2, listeners=[stop_after(5)])
+            run_job(SHORT, tmp_path, checkpoint=2, listeners=[stop_after(5)])
     age(tmp_path / SHORT.folder_name)
     with untouched(tmp_path), pytest.raises(RunError, match=r"earlier version.*--out") as refused:
-        run(SHORT, tmp_path, resume=True)
+        run_job(SHORT, tmp_path, resume=True)
     assert "\n" not in str(refused.value)
 
 
 def test_runs_of_earlier_versions_are_shown_and_never_averaged_with_later_ones(
     tmp_path: Path,
 ) -> None:
-    age(Path(run(SHORT, tmp_path / "old").out))
-    (row,) = rows.summarise(query.results(tmp_path))
+    age(Path(run_job(SHORT, tmp_path / "old").out))
+    (row,) = rows.summarise(query.find_results(tmp_path))
     assert str(row.variant) == "batch=60"
-    run(replace(SHORT, seed=1), tmp_path / "new")
-    shown = rows.summarise(query.results(tmp_path))
+    run_job(replace(SHORT, seed=1), tmp_path / "new")
+    shown = rows.summarise(query.find_results(tmp_path))
     assert sorted((str(row.variant), len(row.results)) for row in shown) == [
         ("batch=60", 1),
         ("revision=unknown batch=60", 1),

@@ -13,7 +13,7 @@ import pytest
 
 from onepass.base.errors import RunError, WriteError
 from onepass.runs import lines
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -23,7 +23,7 @@ WRITERS, EACH = 4, 25
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    return run(Job("er", "synthetic", batch=60, device="cpu"), tmp_path_factory.mktemp("runs"))
+    return run_job(Job("er", "synthetic", batch=60, device="cpu"), tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture
@@ -32,13 +32,13 @@ def file(tmp_path):
 
 
 def seeds(file):
-    return [one.seed for one in lines.read(file)]
+    return [one.seed for one in lines.read_results(file)]
 
 
 def test_what_is_appended_is_read_with_the_place_of_its_line(result, file):
     for seed in (3, 1):
-        lines.append(file, replace(result, seed=seed))
-    assert lines.read(file) == [
+        lines.append_result(file, replace(result, seed=seed))
+    assert lines.read_results(file) == [
         replace(result, seed=seed, out=f"{file}:{number}") for number, seed in ((1, 3), (2, 1))
     ]
     whole = {one.name for one in fields(Result)} - {"out"}  # a folder is a matter of one machine
@@ -47,23 +47,23 @@ def test_what_is_appended_is_read_with_the_place_of_its_line(result, file):
 
 def test_a_run_that_the_file_holds_is_not_added_again_if_it_should_be_there_once(result, file):
     for identity in (result.identity, "0f", result.identity):
-        lines.append(file, replace(result, identity=identity), once=True)
-    assert [one.identity for one in lines.read(file)] == [result.identity, "0f"]
-    lines.append(file, result)
-    assert len(lines.read(file)) == 3
+        lines.append_result(file, replace(result, identity=identity), once=True)
+    assert [one.identity for one in lines.read_results(file)] == [result.identity, "0f"]
+    lines.append_result(file, result)
+    assert len(lines.read_results(file)) == 3
 
 
 def test_lines_that_were_published_are_read():
-    found = lines.read(RESULTS / "cifar100.jsonl")
+    found = lines.read_results(RESULTS / "cifar100.jsonl")
     assert {one.method for one in found} >= {"derpp", "er", "gsa", "gsa-released", "mir"}
     assert all(one.dataset == "cifar100" for one in found)
     assert found[0].class_accuracy == []  # which lines of that day did not have
 
 
 def test_empty_lines_count_and_say_nothing(result, file):
-    lines.append(file, result)
+    lines.append_result(file, result)
     file.write_text(f"\n{file.read_text()}  \n")
-    assert [one.out for one in lines.read(file)] == [f"{file}:2"]
+    assert [one.out for one in lines.read_results(file)] == [f"{file}:2"]
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_empty_lines_count_and_say_nothing(result, file):
     ],
 )
 def test_a_damaged_line_is_named_by_file_and_number(line, said, result, file):
-    lines.append(file, result)
+    lines.append_result(file, result)
     file.write_text(f"{file.read_text()}{line}\n")
     with pytest.raises(RunError, match=said) as caught:
-        lines.read(file)
+        lines.read_results(file)
     assert f"{file}:2 is" in str(caught.value)
 
 
@@ -90,27 +90,27 @@ def test_what_is_no_file_of_lines_is_named(content, file):
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(RunError, match=str(file)):
-        lines.read(file)
+        lines.read_results(file)
 
 
 def test_a_line_cut_short_is_passed_over_and_makes_room_for_the_next(result, file, caplog):
     for seed in (0, 1):
-        lines.append(file, replace(result, seed=seed))
+        lines.append_result(file, replace(result, seed=seed))
     content = file.read_bytes()
     file.write_bytes(content[:-20])
     assert seeds(file) == [0]
     assert [f"{file}:2" in told for told in caplog.messages] == [True]
     caplog.clear()
-    lines.append(file, replace(result, seed=1))
+    lines.append_result(file, replace(result, seed=1))
     assert file.read_bytes() == content
     assert not caplog.messages
 
 
 def test_a_last_line_without_its_end_stays(result, file):
-    lines.append(file, result)
+    lines.append_result(file, result)
     file.write_bytes(file.read_bytes()[:-1])
     assert seeds(file) == [0]
-    lines.append(file, replace(result, seed=1))
+    lines.append_result(file, replace(result, seed=1))
     assert seeds(file) == [0, 1]
 
 
@@ -121,7 +121,7 @@ def test_a_file_of_something_else_stays_as_it_is(result, file, tmp_path):
     for path, kind in ((file, WriteError), (notes, RunError)):
         before = path.read_text()
         with pytest.raises(kind, match=path.name):
-            lines.append(path, result)
+            lines.append_result(path, result)
         assert path.read_text() == before
 
 
@@ -130,18 +130,18 @@ def test_no_link_is_followed(result, file, tmp_path):
     other.write_text("")
     file.symlink_to(other)
     with pytest.raises(WriteError, match="link"):
-        lines.append(file, result)
+        lines.append_result(file, result)
     assert other.read_text() == ""
 
 
 def test_what_is_no_file_is_not_written_to(result, file):
     os.mkfifo(file)
     with pytest.raises(WriteError, match="not a file"):
-        lines.append(file, result)
+        lines.append_result(file, result)
 
 
 def test_a_full_disk_leaves_the_lines_that_were_there(result, file, monkeypatch):
-    lines.append(file, result)
+    lines.append_result(file, result)
     before = file.read_bytes()
 
     def full(number):
@@ -149,13 +149,13 @@ def test_a_full_disk_leaves_the_lines_that_were_there(result, file, monkeypatch)
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(WriteError, match="No space"):
-        lines.append(file, replace(result, seed=1))
+        lines.append_result(file, replace(result, seed=1))
     assert file.read_bytes() == before
 
 
 def write_some(path, result, first):
     for seed in range(first, first + EACH):
-        lines.append(path, replace(result, seed=seed))
+        lines.append_result(path, replace(result, seed=seed))
 
 
 def write_and_die(path, result):
@@ -168,7 +168,7 @@ def write_and_die(path, result):
         os.kill(os.getpid(), signal.SIGKILL)
 
     os.fsync = die
-    lines.append(path, result)
+    lines.append_result(path, result)
 
 
 def ended(processes):
@@ -189,6 +189,6 @@ def test_several_processes_write_whole_lines_while_others_are_killed(result, fil
     ]
     dying = [context.Process(target=write_and_die, args=(file, result)) for _ in range(3)]
     assert ended([*writers, *dying]) == [0] * WRITERS + [-signal.SIGKILL] * 3
-    lines.append(file, replace(result, seed=WRITERS * EACH))
+    lines.append_result(file, replace(result, seed=WRITERS * EACH))
     assert sorted(seeds(file)) == list(range(WRITERS * EACH + 1))
     assert not caplog.messages

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from command import onepass
-from following import After
+from recording_listeners import ActAfter
 
 from onepass.base.errors import TrainingError
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.folder import RunFolder
 from onepass.runs.spec import Job
 
@@ -34,7 +34,7 @@ def failing(problem: BaseException) -> Callable[[], None]:
 
 
 def go(out: Path, action: Callable[[], object], **options: object) -> None:
-    run(JOB, out, checkpoint=1, listeners=[After(4, action)], **options)
+    run_job(JOB, out, checkpoint=1, listeners=[ActAfter(4, action)], **options)
 
 
 def test_it_tells_the_start_the_warnings_the_traceback_and_where_the_run_went_on(
@@ -52,7 +52,7 @@ def test_it_tells_the_start_the_warnings_the_traceback_and_where_the_run_went_on
         log.warning("of %s", "ours")
 
     before, filters = warnings.showwarning, list(log.filters)
-    run(JOB, tmp_path, resume=True, listeners=[After(6, warn)])
+    run_job(JOB, tmp_path, resume=True, listeners=[ActAfter(6, warn)])
     assert lines(tmp_path)[len(first) :] == [
         "resumed after step 4",
         "warning: of ours",
@@ -99,5 +99,5 @@ def test_a_log_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None
 
 def test_a_folder_that_is_no_run_yet_gets_no_log(tmp_path: Path) -> None:
     """With a log in it and nothing else it would be refused."""
-    assert not RunFolder(tmp_path).note("killed")
+    assert not RunFolder(tmp_path).add_to_log("killed")
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onepass.base.errors import RunError
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
@@ -15,7 +15,7 @@ from onepass.runs.spec import Job
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    return run(Job("er", "synthetic", batch=60, device="cpu"), tmp_path_factory.mktemp("runs"))
+    return run_job(Job("er", "synthetic", batch=60, device="cpu"), tmp_path_factory.mktemp("runs"))
 
 
 def test_a_result_that_is_written_and_read_is_the_same(result):

@@ -19,20 +19,20 @@ from command import (
     command,
     events,
     execute_until_write,
-    names,
+    file_names,
     onepass,
     process,
-    same,
     timeless,
     untouched,
+    values_of,
 )
-from following import After, Following, Stopped, stop_after
+from recording_listeners import ActAfter, RecordingListener, Stopped, stop_after
 
 from onepass import InputError, Learner
 from onepass.base.errors import CheckpointError, RunError, WriteError
 from onepass.learning import registry
 from onepass.learning.checkpoint import file as checkpoint
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -47,7 +47,7 @@ LONG_COMMAND = (
 def step_of(folder: Path) -> int:
     """How far the last whole checkpoint had come."""
     path = folder / "checkpoint.pt"
-    return checkpoint.read(path)["tick"]["step"] if path.exists() else 0
+    return checkpoint.read_checkpoint(path)["tick"]["step"] if path.exists() else 0
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def start(kind: str, out: Path, nursery: ForkServerContext) -> Child:
         line = command(*LONG_COMMAND, out, "--resume")
         return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     options = {"resume": True, "checkpoint": 5}
-    child = nursery.Process(target=run, args=(LONG, out), kwargs=options)
+    child = nursery.Process(target=run_job, args=(LONG, out), kwargs=options)
     child.start()
     return child
 
@@ -125,13 +125,19 @@ def test_twenty_kills_at_random_moments_change_no_bit(
     for key in ("params_sha256", "state_sha256", "accuracy", "forgetting", "steps"):
         assert done.record[key] == whole[key]
     assert timeless(events(folder)) == timeless(events(Path(whole["out"])))
-    assert names(folder) == {"run.json", "events.jsonl", "checkpoint.pt", "result.json", "log.txt"}
+    assert file_names(folder) == {
+        "run.json",
+        "events.jsonl",
+        "checkpoint.pt",
+        "result.json",
+        "log.txt",
+    }
 
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """An undisturbed run: 60 steps."""
-    return run(Job("er", "synthetic", device="cpu"), tmp_path_factory.mktemp("short"))
+    return run_job(Job("er", "synthetic", device="cpu"), tmp_path_factory.mktemp("short"))
 
 
 @pytest.mark.parametrize(
@@ -158,8 +164,8 @@ def test_a_kill_while_a_file_is_being_written_leaves_what_was_there_before(
     assert list(folder.glob(".*.partial"))
     assert not (folder / "result.json").exists()
     assert step_of(folder) == step
-    result = run(job, tmp_path, resume=True, checkpoint=20)
-    assert same(result, SAME) == same(short, SAME)
+    result = run_job(job, tmp_path, resume=True, checkpoint=20)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(folder)) == timeless(events(Path(short.out)))
 
 
@@ -224,17 +230,21 @@ def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
     prequential = not info.learner.traits.trains_to_score
     chosen = {"memory": 40, "seed": 3, "settings": settings, "prequential": prequential}
     job = Job(info.key, "synthetic", device="cpu", **chosen)
-    whole = run(job, tmp_path / "whole", checkpoint=10)
+    whole = run_job(job, tmp_path / "whole", checkpoint=10)
     for step in (17, 45):  # goes on from 10 and from 40, both inside a task
         with pytest.raises(Stopped):
-            run(job, tmp_path / "broken", resume=True, checkpoint=10, listeners=[stop_after(step)])
-    result = run(job, tmp_path / "broken", resume=True, checkpoint=10)
+            run_job(
+                job, tmp_path / "broken", resume=True, checkpoint=10, listeners=[stop_after(step)]
+            )
+    result = run_job(job, tmp_path / "broken", resume=True, checkpoint=10)
 
     for key in (*SAME, "prequential_accuracy", "anytime_accuracy", "class_accuracy"):
         assert getattr(result, key) == getattr(whole, key), key
     one, other = Path(whole.out), Path(result.out)
     assert timeless(events(one)) == timeless(events(other))
-    saved = [checkpoint.read(folder / "checkpoint.pt")["state"] for folder in (one, other)]
+    saved = [
+        checkpoint.read_checkpoint(folder / "checkpoint.pt")["state"] for folder in (one, other)
+    ]
     assert_equal(*saved)
     assert {"model", "optimizer", "parts", "generators", "book", "new"} <= set(saved[0])
 
@@ -242,11 +252,11 @@ def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
 @pytest.mark.parametrize("stream", ["long-tail:rho=10", "blurry:n=50,m=10"])
 def test_other_streams_go_on_bit_for_bit(stream: str, tmp_path: Path) -> None:
     job = Job("gsa", "synthetic", device="cpu", stream=stream, class_order="shuffled")
-    whole = run(job, tmp_path / "whole")
+    whole = run_job(job, tmp_path / "whole")
     with pytest.raises(Stopped):
-        run(job, tmp_path / "broken", checkpoint=7, listeners=[stop_after(15)])
-    result = run(job, tmp_path / "broken", resume=True, checkpoint=7)
-    assert same(result, SAME) == same(whole, SAME)
+        run_job(job, tmp_path / "broken", checkpoint=7, listeners=[stop_after(15)])
+    result = run_job(job, tmp_path / "broken", resume=True, checkpoint=7)
+    assert values_of(result, SAME) == values_of(whole, SAME)
 
 
 def assert_equal(one: Any, other: Any) -> None:
@@ -269,20 +279,20 @@ def test_a_stop_beside_a_boundary_or_the_end_changes_nothing(
 ) -> None:
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
-        run(job, tmp_path, checkpoint=step, listeners=[stop_after(step)])
+        run_job(job, tmp_path, checkpoint=step, listeners=[stop_after(step)])
     assert step_of(tmp_path / job.folder_name) == step
-    result = run(job, tmp_path, resume=True)
-    assert same(result, SAME) == same(short, SAME)
+    result = run_job(job, tmp_path, resume=True)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
 def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
-        run(job, tmp_path, checkpoint=30, listeners=[stop_after(30)])
+        run_job(job, tmp_path, checkpoint=30, listeners=[stop_after(30)])
     folder = tmp_path / job.folder_name
-    before = checkpoint.read(folder / "checkpoint.pt")["tick"]["seconds"]
-    result = run(job, tmp_path, resume=True)
+    before = checkpoint.read_checkpoint(folder / "checkpoint.pt")["tick"]["seconds"]
+    result = run_job(job, tmp_path, resume=True)
     seconds = [event["seconds"] for event in events(folder)]
     assert seconds == sorted(seconds)
     assert result.seconds > before > 0
@@ -302,24 +312,24 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one_usable(
         raise OSError("no")
 
     with pytest.raises(OSError, match="no"):
-        run(job, tmp_path, checkpoint=20, listeners=[After(30, fail_from_now_on)])
+        run_job(job, tmp_path, checkpoint=20, listeners=[ActAfter(30, fail_from_now_on)])
     monkeypatch.undo()
     assert step_of(folder) == 20
     assert not list(folder.glob(".*.partial"))
-    result = run(job, tmp_path, resume=True)
-    assert same(result, SAME) == same(short, SAME)
+    result = run_job(job, tmp_path, resume=True)
+    assert values_of(result, SAME) == values_of(short, SAME)
 
 
 def test_what_a_kill_left_half_written_is_harmless(tmp_path: Path, short: Result) -> None:
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
-        run(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
+        run_job(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
     folder = tmp_path / job.folder_name
     (folder / ".checkpoint.pt.123.partial").write_bytes(b"half")
     with (folder / "events.jsonl").open("a") as file:
         file.write('{"step": 26, "ta')
-    result = run(job, tmp_path, resume=True)
-    assert same(result, SAME) == same(short, SAME)
+    result = run_job(job, tmp_path, resume=True)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(folder)) == timeless(events(Path(short.out)))
     assert not list(folder.glob(".*.partial"))
 
@@ -327,12 +337,12 @@ def test_what_a_kill_left_half_written_is_harmless(tmp_path: Path, short: Result
 def test_without_checkpoints_a_broken_run_starts_again(tmp_path: Path, short: Result) -> None:
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
-        run(job, tmp_path, checkpoint=None, listeners=[stop_after(25)])
-    following = Following()
-    result = run(job, tmp_path, resume=True, checkpoint=None, listeners=[following])
+        run_job(job, tmp_path, checkpoint=None, listeners=[stop_after(25)])
+    following = RecordingListener()
+    result = run_job(job, tmp_path, resume=True, checkpoint=None, listeners=[following])
     assert following.told[0] == ("started", 0)
     assert following.steps == list(range(1, 61))
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
@@ -344,24 +354,24 @@ def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path, short: Result) -> 
             arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu")
             others.append(onepass(*arguments, "--out", tmp_path, "--resume"))
 
-    result = run(job, tmp_path, checkpoint=20, listeners=[After(25, try_it_too)])
+    result = run_job(job, tmp_path, checkpoint=20, listeners=[ActAfter(25, try_it_too)])
     (other,) = others
     assert other.status == 2
     assert "another process" in other.error
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
 
 
 def test_an_existing_run_is_not_run_again_unasked(tmp_path: Path) -> None:
     job = Job("er", "synthetic", device="cpu", batch=60)
-    run(job, tmp_path)
+    run_job(job, tmp_path)
     with untouched(tmp_path), pytest.raises(RunError, match="--resume"):
-        run(job, tmp_path)
+        run_job(job, tmp_path)
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     job = Job("er", "synthetic", device="cpu", batch=60)
-    first = run(job, tmp_path)
-    again = run(job, tmp_path, resume=True, listeners=[stop_after(1)])
+    first = run_job(job, tmp_path)
+    again = run_job(job, tmp_path, resume=True, listeners=[stop_after(1)])
     assert again == first
 
 
@@ -373,15 +383,15 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(
 ) -> None:
     job, precious = Job("er", "synthetic", device="cpu"), tmp_path / "precious"
     with pytest.raises(Stopped):
-        run(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
+        run_job(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
     precious.write_text("precious")
     lock = tmp_path / job.folder_name / ".lock"
     lock.unlink()
     lock.symlink_to(precious)
     with untouched(tmp_path), pytest.raises(RunError, match=rf"{lock} .*link"):
-        run(job, tmp_path, resume=True)
+        run_job(job, tmp_path, resume=True)
     lock.unlink()
-    assert same(run(job, tmp_path, resume=True), SAME) == same(short, SAME)
+    assert values_of(run_job(job, tmp_path, resume=True), SAME) == values_of(short, SAME)
 
 
 def test_events_that_become_a_link_are_not_written_to_it(tmp_path: Path, short: Result) -> None:
@@ -394,13 +404,13 @@ def test_events_that_become_a_link_are_not_written_to_it(tmp_path: Path, short: 
         path.symlink_to(precious)
 
     with pytest.raises(WriteError, match=rf"{path} .*link"):
-        run(job, tmp_path, checkpoint=20, listeners=[After(25, replace)])
+        run_job(job, tmp_path, checkpoint=20, listeners=[ActAfter(25, replace)])
     with untouched(tmp_path), pytest.raises(CheckpointError, match=f"^{path} "):
-        run(job, tmp_path, resume=True)
+        run_job(job, tmp_path, resume=True)
     (tmp_path / "aside").replace(path)
-    result = run(job, tmp_path, resume=True)
+    result = run_job(job, tmp_path, resume=True)
     assert precious.read_text() == "precious"
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
@@ -419,14 +429,14 @@ def test_the_result_is_made_of_what_the_run_knows_whatever_becomes_of_its_events
     """Before a stop and after it; the file is whole again at the end."""
     job = Job("er", "synthetic", device="cpu")
     path = tmp_path / job.folder_name / "events.jsonl"
-    changes = [After(step, lambda: CHANGES[change](path)) for step in (15, 45)]
+    changes = [ActAfter(step, lambda: CHANGES[change](path)) for step in (15, 45)]
     with pytest.raises(Stopped):
         stop = stop_after(25)
         stop.key = "stop"
-        run(job, tmp_path, checkpoint=20, listeners=[changes[0], stop])
-    result = run(job, tmp_path, resume=True, listeners=[changes[1]])
+        run_job(job, tmp_path, checkpoint=20, listeners=[changes[0], stop])
+    result = run_job(job, tmp_path, resume=True, listeners=[changes[1]])
     keys = (*SAME, "anytime_accuracy", "points")
-    assert same(result, keys) == same(short, keys)
+    assert values_of(result, keys) == values_of(short, keys)
     assert timeless(events(path.parent)) == timeless(events(Path(short.out)))
 
 
@@ -435,7 +445,7 @@ def stopped(tmp_path: Path) -> Path:
     """The folder of a run that was stopped after 25 of 60 steps, five after its checkpoint."""
     job = Job("er", "synthetic", device="cpu", probes=("balance",))
     with pytest.raises(Stopped):
-        run(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
+        run_job(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
     return tmp_path / job.folder_name
 
 
@@ -448,17 +458,17 @@ def test_lines_that_changed_since_the_checkpoint_stop_the_run_from_going_on(
     CHANGES[change](path)
     job = Job("er", "synthetic", device="cpu", probes=("balance",))
     with untouched(stopped), pytest.raises(CheckpointError, match=f"^{path} does not begin with"):
-        run(job, stopped.parent, resume=True)
+        run_job(job, stopped.parent, resume=True)
 
 
 def test_lines_that_were_written_after_the_checkpoint_are_cut_off_and_come_again(
     stopped: Path,
 ) -> None:
-    files = checkpoint.read(stopped / "checkpoint.pt")["files"]
+    files = checkpoint.read_checkpoint(stopped / "checkpoint.pt")["files"]
     files = {key: extent for key, extent in files.items() if extent["bytes"]}
     assert files.keys() == {"events", "balance"}
     seen = {}
-    follow = After(21, lambda: seen.update({key: read(key) for key in files}))
+    follow = ActAfter(21, lambda: seen.update({key: read(key) for key in files}))
 
     def read(key: str) -> bytes:
         return (stopped / f"{key}.jsonl").read_bytes()
@@ -466,7 +476,7 @@ def test_lines_that_were_written_after_the_checkpoint_are_cut_off_and_come_again
     assert all(len(read(key)) > extent["bytes"] for key, extent in files.items())
     before = {key: read(key)[: extent["bytes"]] for key, extent in files.items()}
     job = Job("er", "synthetic", device="cpu", probes=("balance",))
-    run(job, stopped.parent, resume=True, listeners=[follow])
+    run_job(job, stopped.parent, resume=True, listeners=[follow])
     assert all(seen[key].startswith(before[key]) for key in files)
     steps = [[json.loads(line)["step"] for line in read(key).splitlines()] for key in files]
     assert all(found == sorted(set(found)) and found[-1] == 60 for found in steps)
@@ -480,9 +490,9 @@ def test_a_checkpoint_holds_no_lines_however_many_there_are(stopped: Path) -> No
 
 def test_a_checkpoint_of_an_earlier_version_is_refused_and_says_so(stopped: Path) -> None:
     path = stopped / "checkpoint.pt"
-    content = checkpoint.read(path)
+    content = checkpoint.read_checkpoint(path)
     del content["files"]
-    checkpoint.write(path, {**content, "lines": {"events": []}})
+    checkpoint.write_checkpoint(path, {**content, "lines": {"events": []}})
     job = Job("er", "synthetic", device="cpu", probes=("balance",))
     with untouched(stopped), pytest.raises(CheckpointError, match=f"^{path} .* earlier version"):
-        run(job, stopped.parent, resume=True)
+        run_job(job, stopped.parent, resume=True)

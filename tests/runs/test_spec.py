@@ -9,7 +9,7 @@ import torch
 import onepass
 from onepass import Dataset, GSAReleased, InputError
 from onepass.base.settings import Preset
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 from onepass.streams import Stream
 
@@ -83,9 +83,12 @@ def test_a_method_that_mirrors_by_default_does_so_where_the_class_stays(dataset,
     assert made.mirror is mirrors
     assert (job.variant.get("mirror") == "false") is not mirrors
     if not mirrors:
-        job, by_hand = job.on(SIGNS), replace(job, settings={"mirror": "false"}).on(SIGNS)
+        job, by_hand = (
+            job.with_data(SIGNS),
+            replace(job, settings={"mirror": "false"}).with_data(SIGNS),
+        )
         assert (by_hand.identity, by_hand.folder_name) == (job.identity, job.folder_name)
-    chosen = replace(job, settings={"mirror": "true"}).on(PHOTOS).choices
+    chosen = replace(job, settings={"mirror": "true"}).with_data(PHOTOS).non_defaults
     assert "settings" not in chosen  # as it is by default
 
 
@@ -94,15 +97,15 @@ def test_a_preset_of_a_method_that_mirrors_by_default_decides_for_it(monkeypatch
     monkeypatch.setattr(GSAReleased, "presets", {"official": plain, "tuned": both})
     job = Job("gsa-released", "digits", preset="official")
     assert str(job.variant) == "official"
-    with pytest.raises(InputError, match="mirror images"):
+    with pytest.raises(InputError, match="mirrored images"):
         replace(job, preset="tuned").make(onepass.load("digits"))
 
 
 def test_what_is_told_of_data_is_not_told_of_them_in_other_jobs(tmp_path):
     parts = {name: getattr(PHOTOS, name) for name in ("train_x", "train_y", "test_x", "test_y")}
     np.savez(tmp_path / "mine.npz", **parts)
-    job, supplies = Job("er", str(tmp_path / "mine.npz")), Supplies()
-    told = [supplies.dataset(replace(job, mirror_is_same_class=same)) for same in (None, False)]
+    job, resources = Job("er", str(tmp_path / "mine.npz")), RunResources()
+    told = [resources.dataset(replace(job, mirror_is_same_class=same)) for same in (None, False)]
     assert [dataset.mirror_is_same_class for dataset in told] == [True, False]
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command import contents
-from following import Stopped, stop_after
+from command import read_files
+from recording_listeners import Stopped, stop_after
 
 from onepass.base import fileio
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.folder import RunFolder
 from onepass.runs.spec import Job
-from onepass.runs.status import finished, set_aside, status_of
+from onepass.runs.status import finished_result, set_aside_if_damaged, status_of
 
 JOB = Job("er", "synthetic", batch=60, device="cpu")
 
@@ -22,28 +22,28 @@ def test_a_run_goes_from_to_run_over_to_resume_to_finished(tmp_path: Path) -> No
     folder = RunFolder.of(JOB, tmp_path)
     assert status_of(folder) == ("to run", "")
     with pytest.raises(Stopped):
-        run(JOB, tmp_path, checkpoint=2, listeners=[stop_after(5)])
+        run_job(JOB, tmp_path, checkpoint=2, listeners=[stop_after(5)])
     assert status_of(folder) == ("to resume", "")
-    assert finished(folder, JOB) is None
-    with fileio.locked(folder.path / ".lock", wait=False):
+    assert finished_result(folder, JOB) is None
+    with fileio.locked_file(folder.path / ".lock", wait=False):
         assert status_of(folder) == ("being run", "")
-    result = run(JOB, tmp_path, resume=True)
+    result = run_job(JOB, tmp_path, resume=True)
     assert status_of(folder) == ("finished", "")
-    assert finished(folder, JOB) == result
-    assert finished(folder, replace(JOB, seed=1)) is None, "the folder holds another run"
+    assert finished_result(folder, JOB) == result
+    assert finished_result(folder, replace(JOB, seed=1)) is None, "the folder holds another run"
 
 
 def test_a_damaged_folder_is_set_aside_whole_and_only_once(tmp_path: Path) -> None:
     folder = RunFolder.of(JOB, tmp_path)
-    run(JOB, tmp_path)
-    assert set_aside(folder) is None
+    run_job(JOB, tmp_path)
+    assert set_aside_if_damaged(folder) is None
     (folder.path / "events.jsonl").write_text("")
     status, problem = status_of(folder)
     assert status == "damaged" and str(folder.events_file) in problem
-    before = contents(folder.path)
-    moved = set_aside(folder)
+    before = read_files(folder.path)
+    moved = set_aside_if_damaged(folder)
     assert moved is not None
     said, aside = moved
     assert (said, aside.name) == (problem, f"{folder.path.name}.damaged-1")
-    assert contents(aside) == before
-    assert set_aside(folder) is None
+    assert read_files(aside) == before
+    assert set_aside_if_damaged(folder) is None

@@ -202,14 +202,14 @@ def test_with_boundaries_the_learner_is_told_at_the_start_of_each_task(name):
     starts = [step for step in range(len(stream)) if stream.starts_task(step)]
     assert learner.told_at == starts
     assert len(starts) == len(points) == 3
-    assert (learner.book.told, learner.task) == (True, 2)
+    assert (learner.class_index.told, learner.task) == (True, 2)
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_without_boundaries_the_learner_is_never_told(name):
     learner, _, points = learned(name, boundaries=False)
     assert not hasattr(learner, "told_at")
-    assert not learner.book.told
+    assert not learner.class_index.told
     assert [point.task for point in points] == [0, 1, 2]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from onepass.learning import registry
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 from onepass.streams import STREAMS
 
@@ -29,8 +29,10 @@ def test_the_method_learns_the_stream(info, spec, tmp_path):
     every = None if info.learner.traits.trains_to_score else 20  # or it would train anew each time
     chosen = {"settings": quick, "stream": spec, "every": every}
     job = Job(info.key, dataset="synthetic", memory=60, device="cpu", **chosen)
-    result = run(job, tmp_path, checkpoint=None)
-    little = (info.learner.traits.forgets or info.key in BY_CONTRAST) and "m=50" not in spec
+    result = run_job(job, tmp_path, checkpoint=None)
+    little = (
+        info.learner.traits.near_fine_tuning or info.key in BY_CONTRAST
+    ) and "m=50" not in spec
     assert result.accuracy > (15 if little else 30)
     assert result.variant["stream"] == spec
     assert result.tasks == (1 if info.one_task else 5)

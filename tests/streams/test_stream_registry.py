@@ -4,20 +4,27 @@ from pathlib import Path
 
 import pytest
 import torch
-from registries import put_back
+from isolated_registries import isolate_registries
 
 import onepass
 from onepass import ClassIncremental, Dataset, InputError, Stream, streams
 from onepass.base import seeds
 from onepass.data import load
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
-from onepass.streams import STREAMS, asked, filled, make, parse, stream
+from onepass.streams import (
+    STREAMS,
+    make_stream,
+    parse_stream,
+    parse_with_options,
+    stream,
+    with_defaults,
+)
 
 
 @pytest.fixture(autouse=True)
 def own_streams(monkeypatch):
-    put_back(monkeypatch, STREAMS)
+    isolate_registries(monkeypatch, STREAMS)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +94,7 @@ def test_every_stream_of_the_package_has_a_sentence():
 
 def test_spec_and_seed_are_recorded_however_the_arguments_were_given(data, noisy):
     given = [noisy(data, 2, 7, 3), noisy(data, seed=3, strength=7, tasks=2)]
-    for one in [*given, make(data, parse("noisy:tasks=2,strength=7"), seed=3)]:
+    for one in [*given, make_stream(data, parse_stream("noisy:tasks=2,strength=7"), seed=3)]:
         assert one.spec == {"stream": "noisy", "tasks": 2, "strength": 7}
         assert one.derived["seed"] == 3
     assert noisy(data).spec == {"stream": "noisy", "tasks": 5, "strength": 20}
@@ -95,7 +102,7 @@ def test_spec_and_seed_are_recorded_however_the_arguments_were_given(data, noisy
 
 def test_a_table_with_a_value_of_another_type_is_refused_before_the_stream_is_made(data, noisy):
     with pytest.raises(InputError, match="strength must be a whole number, not 'much'"):
-        make(data, {"stream": "noisy", "strength": "much"}, seed=0)
+        make_stream(data, {"stream": "noisy", "strength": "much"}, seed=0)
 
 
 def test_a_stream_that_derives_from_a_registered_one_records_its_own_arguments(data):
@@ -107,7 +114,7 @@ def test_the_name_of_a_stream_that_exists_is_refused(data):
     with pytest.raises(InputError, match="there is a stream 'blurry' already"):
         stream("blurry")(Backwards)
     assert Backwards.key != "blurry"
-    assert make(data, {"stream": "blurry"}, seed=0).spec["stream"] == "blurry"
+    assert make_stream(data, {"stream": "blurry"}, seed=0).spec["stream"] == "blurry"
 
 
 def no_dataset(self, batch: int = 1) -> None: ...
@@ -152,7 +159,7 @@ def test_without_tasks_a_class_belongs_to_the_task_that_first_has_it(data):
 
 
 def test_a_task_without_samples_is_refused(data):
-    with pytest.raises(InputError, match="task 2 of the stream would have no samples"):
+    with pytest.raises(InputError, match="task 2 of the stream has no samples"):
         Stream(data, [torch.arange(3), torch.arange(0)])
 
 
@@ -161,32 +168,34 @@ def test_a_task_without_samples_is_refused(data):
 
 def test_options_that_a_stream_does_not_take_are_passed_over_unless_they_were_given(backwards):
     usual = {"batch": 10, "class_order": "natural", "tasks": 5}
-    assert asked("backwards", {}, usual) == {"stream": "backwards"}
+    assert parse_with_options("backwards", {}, usual) == {"stream": "backwards"}
     for name, value in usual.items():
         with pytest.raises(InputError) as caught:
-            asked("backwards", {name: value}, {})
+            parse_with_options("backwards", {name: value}, {})
         said = f"stream 'backwards' takes no --{name.replace('_', '-')}; it takes: nothing"
         assert str(caught.value) == said
 
 
 def test_the_line_comes_first_then_options_then_what_is_usual():
-    found = asked("blurry:batch=3", {"batch": 3, "tasks": 2}, {"tasks": 5, "class_order": "x"})
+    found = parse_with_options(
+        "blurry:batch=3", {"batch": 3, "tasks": 2}, {"tasks": 5, "class_order": "x"}
+    )
     assert found == {"stream": "blurry", "batch": 3, "tasks": 2, "class_order": "x"}
 
 
 def test_a_line_and_an_option_that_disagree_are_refused():
     with pytest.raises(InputError, match="--stream says class_order=natural, --class-order says s"):
-        asked("blurry:class_order=natural", {"class_order": "shuffled"}, {})
+        parse_with_options("blurry:class_order=natural", {"class_order": "shuffled"}, {})
 
 
 def test_filling_in_keeps_what_is_said_and_what_the_stream_takes(backwards):
-    assert filled({"tasks": 3}, {"tasks": 5, "batch": 2}) == {"tasks": 3, "batch": 2}
-    assert filled({"stream": "backwards"}, {"tasks": 5}) == {"stream": "backwards"}
+    assert with_defaults({"tasks": 3}, {"tasks": 5, "batch": 2}) == {"tasks": 3, "batch": 2}
+    assert with_defaults({"stream": "backwards"}, {"tasks": 5}) == {"stream": "backwards"}
 
 
 def test_a_job_runs_on_a_stream_that_takes_neither_tasks_nor_batch(backwards, tmp_path):
     job = Job("finetune", "digits", stream="backwards", device="cpu")
-    result = run(job, tmp_path, checkpoint=None)
+    result = run_job(job, tmp_path, checkpoint=None)
     assert result.tasks == 1
     assert result.steps == 29
 

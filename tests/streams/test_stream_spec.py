@@ -8,7 +8,7 @@ import torch
 
 import onepass
 from onepass import Blurry, ClassIncremental, InputError, LongTail, OnepassError, UnknownNameError
-from onepass.streams import STREAMS, make, parse
+from onepass.streams import STREAMS, make_stream, parse_stream
 from onepass.streams.classes import Tasks
 
 SPECS = {
@@ -63,22 +63,22 @@ def same(first, second):
 @pytest.mark.parametrize("text", SPECS)
 def test_a_line_of_text_is_the_stream_of_python(data, text):
     _, _, build = SPECS[text]
-    assert same(make(data, parse(text), seed=3), build(data))
+    assert same(make_stream(data, parse_stream(text), seed=3), build(data))
 
 
 @pytest.mark.parametrize("text", SPECS)
 def test_a_toml_table_is_the_stream_of_the_text(data, text):
     name, toml, _ = SPECS[text]
     table = tomllib.loads(f'stream = "{name}"\n{toml}')
-    assert table == parse(text)
-    assert same(make(data, table, seed=3), make(data, parse(text), seed=3))
+    assert table == parse_stream(text)
+    assert same(make_stream(data, table, seed=3), make_stream(data, parse_stream(text), seed=3))
 
 
 @pytest.mark.parametrize("text", SPECS)
 def test_a_table_written_out_is_read_back(text):
-    table = parse(text)
+    table = parse_stream(text)
     pairs = ",".join(f"{key}={value}" for key, value in table.items() if key != "stream")
-    assert parse(f"{table['stream']}:{pairs}") == table
+    assert parse_stream(f"{table['stream']}:{pairs}") == table
 
 
 def a_value(annotation):
@@ -92,8 +92,8 @@ def a_value(annotation):
 def test_everything_that_a_stream_takes_can_be_said(data, name):
     said = {key: a_value(one) for key, one in STREAMS[name].arguments.items()}
     text = f"{name}:" + ",".join(f"{key}={value}" for key, value in said.items())
-    assert parse(text) == {"stream": name, **said}
-    made = make(data, parse(text), seed=3)
+    assert parse_stream(text) == {"stream": name, **said}
+    made = make_stream(data, parse_stream(text), seed=3)
     assert made.spec == {"stream": name, **said}
     assert made.derived["seed"] == 3
     assert len(made.tasks) == 2
@@ -101,31 +101,33 @@ def test_everything_that_a_stream_takes_can_be_said(data, name):
 
 @pytest.mark.parametrize("name", STREAMS.names())
 def test_what_is_not_said_keeps_its_default(data, name):
-    assert parse(name) == parse(f"{name}:") == {"stream": name}
-    assert same(make(data, {"stream": name}, seed=0), STREAMS[name].make(data))
+    assert parse_stream(name) == parse_stream(f"{name}:") == {"stream": name}
+    assert same(make_stream(data, {"stream": name}, seed=0), STREAMS[name].make(data))
 
 
 def test_a_table_without_a_name_is_class_incremental(data):
-    assert same(make(data, {"tasks": 2}, seed=3), ClassIncremental(data, tasks=2, seed=3))
+    assert same(make_stream(data, {"tasks": 2}, seed=3), ClassIncremental(data, tasks=2, seed=3))
 
 
 def test_spaces_do_not_matter():
-    spaced = parse(" long-tail : rho = 100 , class_order = shuffled ")
-    assert spaced == parse("long-tail:rho=100,class_order=shuffled")
+    spaced = parse_stream(" long-tail : rho = 100 , class_order = shuffled ")
+    assert spaced == parse_stream("long-tail:rho=100,class_order=shuffled")
 
 
 def test_a_table_is_not_changed_by_making_it(data):
     table = {"stream": "long-tail", "rho": 10}
-    make(data, table, seed=0)
+    make_stream(data, table, seed=0)
     assert table == {"stream": "long-tail", "rho": 10}
 
 
 def test_the_seed_is_not_in_the_text_but_decides(data):
-    first, again, other = (make(data, parse("long-tail"), seed=seed) for seed in (0, 0, 1))
+    first, again, other = (
+        make_stream(data, parse_stream("long-tail"), seed=seed) for seed in (0, 0, 1)
+    )
     assert same(first, again)
     assert not same(first, other)
     with pytest.raises(UnknownNameError, match="'seed'"):
-        parse("long-tail:seed=3")
+        parse_stream("long-tail:seed=3")
 
 
 # ---- what is wrong is named, with the nearest that is right
@@ -138,9 +140,9 @@ def test_the_seed_is_not_in_the_text_but_decides(data):
 def test_an_unknown_stream_is_answered_with_the_nearest(data, name, near):
     said = rf"unknown stream '{name}'\. Did you mean '{near}'\? Valid: blurry, class-incremental"
     with pytest.raises(UnknownNameError, match=said):
-        parse(f"{name}:tasks=2")
+        parse_stream(f"{name}:tasks=2")
     with pytest.raises(UnknownNameError, match=said):
-        make(data, {"stream": name}, seed=0)
+        make_stream(data, {"stream": name}, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -156,17 +158,17 @@ def test_an_unknown_key_is_answered_with_the_nearest(data, text, key, near):
     name = text.partition(":")[0]
     said = f"unknown key of stream '{name}' '{key}'. Did you mean '{near}'"
     with pytest.raises(UnknownNameError) as caught:
-        parse(text)
+        parse_stream(text)
     assert said in str(caught.value)
     with pytest.raises(UnknownNameError) as caught:
-        make(data, {"stream": name, key: 1}, seed=0)
+        make_stream(data, {"stream": name, key: 1}, seed=0)
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["class-incremental:rho=10", "long-tail:n=50", "blurry:rho=3"])
 def test_a_key_of_another_stream_is_unknown(text):
     with pytest.raises(UnknownNameError, match="unknown key"):
-        parse(text)
+        parse_stream(text)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_a_key_of_another_stream_is_unknown(text):
 )
 def test_a_bad_value_is_named(text, said):
     with pytest.raises(InputError) as caught:
-        parse(text)
+        parse_stream(text)
     assert said in str(caught.value)
 
 
@@ -201,35 +203,35 @@ def test_a_bad_value_is_named(text, said):
 def test_a_bad_value_of_a_toml_table_is_named(data, line):
     table = tomllib.loads(f'stream = "long-tail"\n{line}')
     with pytest.raises(InputError, match=f"^{line.split()[0]} must"):
-        make(data, table, seed=0)
+        make_stream(data, table, seed=0)
 
 
 @pytest.mark.parametrize("line", ["stream = 3", 'stream = ["blurry"]', "[stream]\nname = 1"])
 def test_a_name_that_is_no_text_is_refused(data, line):
     with pytest.raises(OnepassError):
-        make(data, tomllib.loads(line), seed=0)
+        make_stream(data, tomllib.loads(line), seed=0)
 
 
 @pytest.mark.parametrize("text", ["", ":", ":tasks=2"])
 def test_a_line_without_a_name_is_refused(text):
     with pytest.raises(UnknownNameError, match="unknown stream ''"):
-        parse(text)
+        parse_stream(text)
 
 
 def test_a_key_said_twice_is_refused():
     with pytest.raises(InputError, match="rho"):
-        parse("long-tail:rho=10,rho=100")
+        parse_stream("long-tail:rho=10,rho=100")
 
 
 def test_a_table_may_name_the_groups_of_classes(data):
-    made = make(data, tomllib.loads("tasks = [[1, 0], [2]]"), seed=0)
+    made = make_stream(data, tomllib.loads("tasks = [[1, 0], [2]]"), seed=0)
     assert made.tasks == [(1, 0), (2,)]
 
 
 @pytest.mark.parametrize("text", ["long-tail:rho=5,tasks=2", "blurry:n=50,m=20,tasks=2"])
 def test_what_a_stream_records_makes_it_again(data, text):
-    first = make(data, parse(text), seed=4)
-    again = make(data, first.spec, seed=4)
+    first = make_stream(data, parse_stream(text), seed=4)
+    again = make_stream(data, first.spec, seed=4)
     assert first.derived == again.derived
     assert [first.indices(i).tolist() for i in range(len(first))] == [
         again.indices(i).tolist() for i in range(len(again))

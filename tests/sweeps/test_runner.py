@@ -16,7 +16,7 @@ from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.sweeps.durations import Durations
-from onepass.sweeps.runner import carry_out
+from onepass.sweeps.runner import execute_runs
 from onepass.sweeps.sweep_file import PlannedRun
 
 JOB = Job("er", "synthetic", batch=60, device="cpu")
@@ -45,11 +45,11 @@ def nobody(*_: object) -> None:
 
 
 def endings(problem: Exception, out: Path) -> list[Result | Exception]:
-    known = Serial().supplies.known(JOB)
+    known = Serial().resources.with_fingerprint(JOB)
     planned, options = [PlannedRun(known, 0)], RunOptions(out, resume=True)
     return [
         ended.outcome
-        for ended in carry_out(planned, options, Failing(problem), Durations([]), nobody)
+        for ended in execute_runs(planned, options, Failing(problem), Durations([]), nobody)
     ]
 
 
@@ -67,7 +67,7 @@ def test_a_run_that_another_process_is_at_is_refused_as_busy(tmp_path: Path) -> 
     lock = tmp_path / "run" / ".lock"
     lock.parent.mkdir()
     with (
-        fileio.locked(lock, wait=False),
+        fileio.locked_file(lock, wait=False),
         pytest.raises(BusyError, match="run is being run by another process"),
         RunFolder(lock.parent).locked(),
     ):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from onepass.base import fileio
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.sweeps.durations import Durations
@@ -44,7 +44,7 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return run(Job("er", "synthetic", device="cpu"), tmp_path_factory.mktemp("runs"))
+    return run_job(Job("er", "synthetic", device="cpu"), tmp_path_factory.mktemp("runs"))
 
 
 def scheduler(
@@ -111,9 +111,9 @@ def test_what_another_process_runs_or_has_finished_is_passed_over(synthetic: Res
     out = Path(synthetic.out).parent
     (out / running.folder_name).mkdir()
     queue = scheduler([done, running, left], out, Known(), until=math.inf)
-    with fileio.locked(out / running.folder_name / ".lock", wait=False):
+    with fileio.locked_file(out / running.folder_name / ".lock", wait=False):
         assert queue.take(lambda job: True) == 2
-    assert queue.passed == [0, 1]
+    assert queue.passed_over == [0, 1]
 
 
 # ---- how long runs take

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from onepass.base.errors import OnepassError
-from onepass.gsa_paper.published import figures
+from onepass.gsa_paper.published import published_values
 from onepass.learning import registry
 from onepass.runs.spec import Job
-from onepass.sweeps.sweep_file import PlannedRun, read, without_repeats
+from onepass.sweeps.sweep_file import PlannedRun, read_sweep_file, without_repeats
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def planned(tmp_path: Path, text: str) -> list[PlannedRun]:
     file = tmp_path / "a.toml"
     file.write_text(text)
-    return read(file, device="cpu")
+    return read_sweep_file(file, device="cpu")
 
 
 def jobs(tmp_path: Path, text: str) -> list[Job]:
@@ -203,17 +203,17 @@ def test_whatever_is_wrong_is_one_line_with_the_file_and_the_key(
 def test_a_file_that_is_not_there_or_no_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(OnepassError, match=str(path)):
-            read(path)
+            read_sweep_file(path)
 
 
 def test_the_papers_table_is_whole() -> None:
     """All cells of the methods that there are, 15 seeds each, and no other cells."""
-    found = without_repeats(read(ROOT / "experiments/table1.toml", device="cpu"))
+    found = without_repeats(read_sweep_file(ROOT / "experiments/table1.toml", device="cpu"))
     cells = Counter((one.job.method, one.job.dataset, one.job.memory) for one in found)
     known = {info.key for info in registry.methods()}
     wanted = {
         (one.method, one.dataset, one.memory)
-        for one in figures()
+        for one in published_values()
         if one.source == "gsa-paper-table1" and one.metric == "accuracy" and one.method in known
     }
     assert len(wanted) == 17 * 12
@@ -223,11 +223,11 @@ def test_the_papers_table_is_whole() -> None:
 
 
 def test_the_papers_table_has_one_seed_of_every_cell_before_a_second_of_any() -> None:
-    found = without_repeats(read(ROOT / "experiments/table1.toml", device="cpu"))
+    found = without_repeats(read_sweep_file(ROOT / "experiments/table1.toml", device="cpu"))
     second = next(number for number, one in enumerate(found) if one.job.seed == 1)
     first = Counter((one.job.method, one.job.dataset, one.job.memory) for one in found[:second])
     assert set(first.values()) == {1}
-    printed = [one for one in figures() if one.metric == "accuracy"]
+    printed = [one for one in published_values() if one.metric == "accuracy"]
     methods = {one.method for one in printed if one.dataset == "mnist"}
     sizes = {"cifar100": (1000, 2000, 5000), "cifar10": (200, 500, 1000), "mnist": (100, 500, 1000)}
     wanted = {
@@ -243,4 +243,4 @@ def test_the_papers_table_has_one_seed_of_every_cell_before_a_second_of_any() ->
 
 
 def test_the_small_example_can_be_read() -> None:
-    assert len(without_repeats(read(ROOT / "experiments/digits.toml"))) == 36
+    assert len(without_repeats(read_sweep_file(ROOT / "experiments/digits.toml"))) == 36

@@ -16,7 +16,7 @@ from onepass.evaluation.callbacks import Progress
 from onepass.executors.base import Outcome
 from onepass.executors.serial import Serial
 from onepass.runs import lines
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 from onepass.sweeps.run import SweepListener, SweptRun
 
@@ -29,7 +29,7 @@ JOB = Job("er", "synthetic", batch=30, device="cpu")  # the first of them
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process, which is faster; the command is tested with processes."""
-    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Serial())
+    monkeypatch.setattr("onepass.executors.choose_executor", lambda *_, **__: Serial())
 
 
 def swept(out: Path, spec: Any = SMALL, **options: Any) -> list[SweptRun]:
@@ -65,7 +65,7 @@ def test_every_run_comes_back_with_its_result_and_is_not_run_again(tmp_path: Pat
     assert [one.state for one in runs] == ["finished", "finished"]
     for one in runs:
         assert one.result is not None
-        assert one.result.state_sha256 == run(one.job, tmp_path / "alone").state_sha256
+        assert one.result.state_sha256 == run_job(one.job, tmp_path / "alone").state_sha256
     with untouched(tmp_path / "out"):
         again = swept(tmp_path / "out")
     assert [one.state for one in again] == ["skipped", "skipped"]
@@ -126,7 +126,7 @@ def test_lines_are_added_once_and_hold_what_is_skipped(tmp_path: Path) -> None:
     for state in ("finished", "skipped"):
         runs = onepass.sweep(SMALL, append=file, device="cpu")
         assert [one.state for one in runs] == [state, state]
-        assert [one.seed for one in lines.read(file)] == [0, 0]
+        assert [one.seed for one in lines.read_results(file)] == [0, 0]
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
@@ -139,7 +139,7 @@ def test_what_does_not_fit_into_the_time_is_left(
                 assert not isinstance(result, Exception)
                 yield number, result.__class__(**{**vars(result), "seconds": 3600.0})
 
-    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Slow())
+    monkeypatch.setattr("onepass.executors.choose_executor", lambda *_, **__: Slow())
     assert {one.state for one in swept(tmp_path, time_limit=60)} == {"finished", "left"}
 
 

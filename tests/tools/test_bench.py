@@ -14,8 +14,8 @@ from onepass import MIR
 from onepass.base.parts import ImageCount
 from onepass.learning.memory_contents import stores_of
 from onepass.tools import bench
-from onepass.tools.bench import Batches, Case, measure
-from onepass.tools.forward_counter import Pass, watched
+from onepass.tools.bench import BenchCase, RandomBatches, measure
+from onepass.tools.forward_counter import ForwardPass, record_forwards
 
 CASE = ["method", "memory", "classes", "shape", "batch", "settings", "device", "steps"]
 SPEED = [
@@ -39,7 +39,9 @@ def timed(*arguments: object) -> Done:
 
 def declared(record: dict) -> ImageCount:
     """What the method says that a step costs, once it knows the samples."""
-    learner = Case(record["method"], memory=record["memory"], settings=record["settings"]).learner()
+    learner = BenchCase(
+        record["method"], memory=record["memory"], settings=record["settings"]
+    ).learner()
     learner.prepare(tuple(record["shape"]), torch.uint8 if len(record["shape"]) == 3 else None)
     return learner.cost(record["batch"])
 
@@ -128,7 +130,7 @@ def test_threads_are_those_asked_for_while_it_runs(monkeypatch: pytest.MonkeyPat
     seen, before = [], torch.get_num_threads()
     real = bench.measure
 
-    def spy(case: Case) -> dict:
+    def spy(case: BenchCase) -> dict:
         seen.append(torch.get_num_threads())
         return real(case)
 
@@ -204,7 +206,7 @@ def test_a_graph_is_refused_on_a_cpu() -> None:
 # ---- what is timed
 
 
-TINY = Case("er", memory=20, classes=5, shape=(6,), steps=5)
+TINY = BenchCase("er", memory=20, classes=5, shape=(6,), steps=5)
 
 
 def test_measuring_leaves_the_number_of_threads_as_it_was() -> None:
@@ -231,7 +233,7 @@ def test_all_classes_are_known_half_of_them_old_and_the_memory_is_full(
     classes: int, memory: int
 ) -> None:
     case = replace(TINY, classes=classes, memory=memory)
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     batches.introduce(learner)
     old = -(-classes // 2)
     assert learner.classes == list(range(classes))
@@ -246,7 +248,7 @@ def test_all_classes_are_known_half_of_them_old_and_the_memory_is_full(
 @pytest.mark.parametrize("method", ["er", "derpp", "bic"], ids=["plain", "with fields", "two"])
 def test_the_memory_is_full_whatever_the_batch(method: str, batch: int) -> None:
     case = replace(TINY, method=method, batch=batch, memory=600)
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     batches.introduce(learner)
     assert sum(int(store.size) for store in stores_of(learner)) == 600
     batches.learn(learner)
@@ -254,12 +256,12 @@ def test_the_memory_is_full_whatever_the_batch(method: str, batch: int) -> None:
 
 def test_batches_go_round_and_round() -> None:
     case = replace(TINY, batch=3)
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     for _ in range(200):
         batches.learn(learner)
     assert (learner.steps, batches.next) == (200, 0)
     assert batches.x.dtype == torch.float32
-    images = Batches(replace(TINY, shape=(1, 4, 4))).x
+    images = RandomBatches(replace(TINY, shape=(1, 4, 4))).x
     assert images.dtype == torch.uint8
     assert images.shape == (2000, 1, 4, 4)
 
@@ -267,25 +269,25 @@ def test_batches_go_round_and_round() -> None:
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        ("er", [Pass(74, True, True, False)]),
-        ("derpp", [Pass(size, True, True, False) for size in (10, 64, 64)]),
+        ("er", [ForwardPass(74, True, True, False)]),
+        ("derpp", [ForwardPass(size, True, True, False) for size in (10, 64, 64)]),
         ("mir", None),  # a virtual step, and scores before and after it in fp32
         ("gss", None),  # gradients of single samples, in evaluation mode
     ],
 )
 def test_the_bare_step_has_the_forwards_of_the_method(
-    method: str, expected: list[Pass] | None
+    method: str, expected: list[ForwardPass] | None
 ) -> None:
     case = replace(TINY, method=method, settings={"precision": "bf16"})
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     batches.introduce(learner)
-    passes = bench._passes(case)
+    passes = bench._record_step_passes(case)
     assert passes == expected or expected is None
     trained = sum(one.images for one in passes if one.graded)
     assert trained == learner.cost(case.batch).trained
-    bare = bench._bare_step(learner, case, passes)
+    bare = bench._make_bare_step(learner, case, passes)
     before = learner.params_sha256()
-    with watched(type(learner.model.body)) as made:
+    with record_forwards(type(learner.model.body)) as made:
         bare()
     assert made == passes
     assert learner.params_sha256() != before
@@ -293,7 +295,7 @@ def test_the_bare_step_has_the_forwards_of_the_method(
 
 def test_the_fastest_block_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([8.0, 4.0, 2.0, 5.0, 3.0, 1.0, 9.0, 6.0, 7.0, 2.0])
-    monkeypatch.setattr(bench, "_time", lambda call, count, device: next(taken))
+    monkeypatch.setattr(bench, "_seconds_of", lambda call, count, device: next(taken))
     found = measure(replace(TINY, steps=50))
     assert found["steps_per_second"] == 10 / 2
     assert found["bare_steps_per_second"] == 10 / 1

@@ -5,13 +5,13 @@ import os
 import formats
 import numpy as np
 import pytest
+from child_process import in_child
 from command import onepass
-from forked import in_child
 
 from onepass import ER
 from onepass.learning.checkpoint import file
 from onepass.learning.checkpoint.file import open_learner
-from onepass.tools.predict_images import Unreadable, classify
+from onepass.tools.predict_images import UnreadableImage, classify
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,9 @@ def model(tmp_path_factory):
     for first in range(0, 40, 10):
         learner.learn(x[first : first + 10], y[first : first + 10])
     path = tmp_path_factory.mktemp("model") / "model.pt"
-    file.write(path, {**file.content(learner), "class_names": ["above", "below"]})
+    file.write_checkpoint(
+        path, {**file.checkpoint_content(learner), "class_names": ["above", "below"]}
+    )
     return path
 
 
@@ -49,25 +51,25 @@ def test_labels_that_are_text_are_names(tmp_path):
     learner = ER(memory=20, device="cpu")
     learner.learn(np.stack([DARK_ABOVE, DARK_ABOVE]), ["Bär", "Bär"])
     learner.save(tmp_path / "model.pt")
-    (tmp_path / "1.png").write_bytes(formats.encoded(DARK_ABOVE))
+    (tmp_path / "1.png").write_bytes(formats.encode(DARK_ABOVE))
     assert [entry.label for entry in found(tmp_path / "model.pt", tmp_path)] == ["Bär"]
 
 
 def test_photos_are_upright_as_they_are_in_folders_of_classes(model, tmp_path):
-    (tmp_path / "1.png").write_bytes(formats.encoded(DARK_ABOVE))
-    (tmp_path / "3.png").write_bytes(formats.encoded(DARK_ABOVE, exif=formats.exif(3)))
+    (tmp_path / "1.png").write_bytes(formats.encode(DARK_ABOVE))
+    (tmp_path / "3.png").write_bytes(formats.encode(DARK_ABOVE, exif=formats.exif(3)))
     assert [entry.label for entry in found(model, tmp_path)] == ["above", "below"]
 
 
 def test_what_is_no_file_is_named_and_nobody_waits_for_it(model, tmp_path):
-    (tmp_path / "a.png").write_bytes(formats.encoded(DARK_ABOVE))
+    (tmp_path / "a.png").write_bytes(formats.encode(DARK_ABOVE))
     os.mkfifo(tmp_path / "b.png")
     (tmp_path / "c.png").symlink_to("/dev/zero")
     (tmp_path / "d.png").symlink_to("nowhere")
 
     def try_it():
         for images, wanted in ((tmp_path, "bcd"), (tmp_path / "b.png", "b")):
-            bad = [entry for entry in found(model, images) if isinstance(entry, Unreadable)]
+            bad = [entry for entry in found(model, images) if isinstance(entry, UnreadableImage)]
             assert [entry.path for entry in bad] == [str(tmp_path / f"{n}.png") for n in wanted]
             assert all(entry.path in entry.problem for entry in bad)
 
@@ -75,17 +77,17 @@ def test_what_is_no_file_is_named_and_nobody_waits_for_it(model, tmp_path):
 
 
 def test_another_format_is_told_in_a_line_that_names_the_file(model, tmp_path):
-    (tmp_path / "a.png").write_bytes(formats.encoded(DARK_ABOVE, "EPS"))
+    (tmp_path / "a.png").write_bytes(formats.encode(DARK_ABOVE, "EPS"))
     done = onepass("predict", model, tmp_path)
     assert (done.status, done.out) == (2, "")
-    assert str(tmp_path / "a.png") in done.error and "of no known kind" in done.error
+    assert str(tmp_path / "a.png") in done.error and "its format is unknown" in done.error
 
 
 @pytest.mark.parametrize("names", [["above"], "ab", [1, 2], {"0": "above", "1": "below"}])
 def test_class_names_that_do_not_fit_are_told_with_their_checkpoint(model, tmp_path, names):
     path = tmp_path / "model.pt"
-    file.write(path, {**file.read(model), "class_names": names})
-    (tmp_path / "1.png").write_bytes(formats.encoded(DARK_ABOVE))
+    file.write_checkpoint(path, {**file.read_checkpoint(model), "class_names": names})
+    (tmp_path / "1.png").write_bytes(formats.encode(DARK_ABOVE))
     done = onepass("predict", path, tmp_path)
     assert done.status == 2 and str(path) in done.error
 
@@ -96,7 +98,7 @@ def test_a_folder_is_scored_in_batches_and_told_in_the_order_of_its_files(
     """Each with the class that it has alone; files between that are no images cost no batch."""
     for number in range(150):
         turned = DARK_ABOVE if number % 3 else 255 - DARK_ABOVE
-        (tmp_path / f"{number:03}.png").write_bytes(formats.encoded(turned))
+        (tmp_path / f"{number:03}.png").write_bytes(formats.encode(turned))
     for number in (0, 70):
         (tmp_path / f"{number:03}.png").write_bytes(b"none")
     sizes, scores = [], ER.scores
@@ -107,5 +109,5 @@ def test_a_folder_is_scored_in_batches_and_told_in_the_order_of_its_files(
     (lone,) = found(model, tmp_path / "001.png")
     assert (lone.label, together[1].label, together[3].label) == ("above", "above", "below")
     assert together[1].score == pytest.approx(lone.score)
-    bad = [number for number, entry in enumerate(together) if isinstance(entry, Unreadable)]
+    bad = [number for number, entry in enumerate(together) if isinstance(entry, UnreadableImage)]
     assert bad == [0, 70]

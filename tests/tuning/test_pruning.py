@@ -8,16 +8,16 @@ from statistics import mean
 
 import pytest
 from command import events
-from following import Stopped, stop_after
-from studies import hurry
+from fast_studies import no_disk_sync
+from recording_listeners import Stopped, stop_after
 
 import onepass
 from onepass.evaluation.callbacks.audience import Audience
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 from onepass.tuning.pruning import StoppedEarlyError, TrialOptions
 from onepass.tuning.space import Space
-from onepass.tuning.study import FIRST, Ending, Study
+from onepass.tuning.study import FEWEST_COMPLETE, Ending, Study
 
 SPACE = Space.read({"lr": {"low": 1e-4, "high": 1e-2}}, onepass.ER, "space.toml")
 JOB = Job("er", "synthetic", batch=30, every=2, device="cpu")
@@ -25,7 +25,7 @@ JOB = Job("er", "synthetic", batch=30, every=2, device="cpu")
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    hurry(monkeypatch)
+    no_disk_sync(monkeypatch)
     return Study(tmp_path / "study.db")
 
 
@@ -45,7 +45,12 @@ def whole_trials(study: Study, count: int, value: float) -> None:
 
 @pytest.mark.parametrize(
     ("count", "value", "worth"),
-    [(FIRST, 60.0, False), (FIRST, 70.0, True), (FIRST, 80.0, True), (FIRST - 1, 0.0, True)],
+    [
+        (FEWEST_COMPLETE, 60.0, False),
+        (FEWEST_COMPLETE, 70.0, True),
+        (FEWEST_COMPLETE, 80.0, True),
+        (FEWEST_COMPLETE - 1, 0.0, True),
+    ],
 )
 def test_a_trial_below_the_median_of_enough_others_is_not_worth_going_on(
     count: int, value: float, worth: bool, study: Study
@@ -63,24 +68,24 @@ def test_a_trial_below_the_median_of_enough_others_is_not_worth_going_on(
 def test_a_hopeless_run_stops_after_a_quarter_of_it(
     value: float, stops: bool, study: Study, tmp_path: Path
 ) -> None:
-    whole_trials(study, FIRST, value)
+    whole_trials(study, FEWEST_COMPLETE, value)
     trial = study.ask(SPACE, seed=0)
     job = replace(JOB, settings=trial.settings)
     if not stops:
-        assert how(study, tmp_path).run(job, Audience([]), Supplies()).steps == 20
+        assert how(study, tmp_path).run(job, Audience([]), RunResources()).steps == 20
         return
     with pytest.raises(StoppedEarlyError, match="after 6 steps"):
-        how(study, tmp_path).run(job, Audience([]), Supplies())
+        how(study, tmp_path).run(job, Audience([]), RunResources())
     assert study.ending(trial.number) == Ending()
     (folder,) = (tmp_path / "runs").iterdir()
     assert not (folder / "result.json").exists()
 
 
 def test_only_the_first_seed_reports(study: Study, tmp_path: Path) -> None:
-    whole_trials(study, FIRST, 101.0)
+    whole_trials(study, FEWEST_COMPLETE, 101.0)
     trial = study.ask(SPACE, seed=0)
     other = replace(JOB, settings=trial.settings, seed=1)
-    assert how(study, tmp_path).run(other, Audience([]), Supplies()).steps == 20
+    assert how(study, tmp_path).run(other, Audience([]), RunResources()).steps == 20
     assert study.trials()[trial.number].intermediate_values == {}
 
 
@@ -90,8 +95,8 @@ def test_what_is_reported_is_the_mean_of_all_scores_so_far_also_after_a_stop(
     trial = study.ask(SPACE, seed=0)
     job = replace(JOB, settings=trial.settings)
     with pytest.raises(Stopped):
-        how(study, tmp_path, checkpoint=5).run(job, Audience([stop_after(13)]), Supplies())
-    result = how(study, tmp_path, checkpoint=5).run(job, Audience([]), Supplies())
+        how(study, tmp_path, checkpoint=5).run(job, Audience([stop_after(13)]), RunResources())
+    result = how(study, tmp_path, checkpoint=5).run(job, Audience([]), RunResources())
     points = events(Path(result.out))
     scores = [100 * sum(point["correct"]) / sum(point["total"]) for point in points]
     reported = study.trials()[trial.number].intermediate_values

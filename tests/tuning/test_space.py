@@ -9,7 +9,7 @@ import pytest
 
 import onepass
 from onepass.base.errors import InputError, OnepassError
-from onepass.base.settings import read_settings
+from onepass.base.settings import parse_settings
 from onepass.tuning.space import Choice, Range, Space
 
 
@@ -40,7 +40,7 @@ def test_ranges_and_choices_are_read(text: str, wanted: Range | Choice) -> None:
         ("", "[space]"),
         ("learning_rate = [1e-3]", "setting of 'gsa' 'learning_rate'"),
         ("hed = ['frozen']", "Did you mean 'head'"),
-        ("memory = [100, 200]", "memory is given beside"),
+        ("memory = [100, 200]", "memory cannot be searched"),
         ("lr = ['fast']", "lr must be a number"),
         ("head = ['loose']", "head must be"),
         ("mix = [0.5]", "mix must be a whole number"),
@@ -87,7 +87,7 @@ def test_what_is_chosen_is_of_the_space_and_a_setting(text: str, inside: Any) ->
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
         chosen = space.texts(study.ask(space.distributions()).params)
         assert inside(chosen[name])
-        onepass.GSA(**read_settings(onepass.GSA, chosen))
+        onepass.GSA(**parse_settings(onepass.GSA, chosen))
 
 
 def test_a_table_that_is_none_is_refused() -> None:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from studies import hurry
+from fast_studies import no_disk_sync
 
 import onepass
 from onepass.base.errors import RunError
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.tuning.space import Space
@@ -23,12 +23,12 @@ JOB = Job("er", "synthetic", batch=60, device="cpu")
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return run(JOB, tmp_path_factory.mktemp("runs"))
+    return run_job(JOB, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    hurry(monkeypatch)
+    no_disk_sync(monkeypatch)
     return Study(tmp_path / "study.db")
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from command import onepass as command
-from studies import hurry
+from fast_studies import no_disk_sync
 
 import onepass
 from onepass.base.errors import OnepassError, TrainingError
 from onepass.evaluation.callbacks import Progress
-from onepass.tuning.search import Standing
+from onepass.tuning.search import SearchState
 from onepass.tuning.tune import TuneListener
 
 SPACE: dict[str, Any] = {
@@ -34,28 +34,28 @@ batch = 60
 @pytest.fixture(autouse=True)
 def in_a_hurry() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        hurry(patched)
+        no_disk_sync(patched)
         yield
 
 
-def tuned(out: Path, space: Any = SPACE, trials: int = 2, **options: Any) -> Standing:
+def tuned(out: Path, space: Any = SPACE, trials: int = 2, **options: Any) -> SearchState:
     return onepass.tune("er", space, trials, out=out, device="cpu", **options)
 
 
 class Heard(TuneListener):
     def __init__(self) -> None:
-        self.first: Standing | None = None
+        self.first: SearchState | None = None
         self.steps: dict[tuple[int, int], int] = {}
         self.ends: list[tuple[int, int] | None] = []
 
-    def started(self, standing: Standing) -> None:
-        self.first = standing
+    def started(self, state: SearchState) -> None:
+        self.first = state
 
     def progressed(self, trial: int, seed: int, progress: Progress) -> None:
         self.steps[trial, seed] = progress.step
 
-    def ended(self, standing: Standing) -> None:
-        self.ends.append(standing.run)
+    def ended(self, state: SearchState) -> None:
+        self.ends.append(state.run)
 
 
 def test_a_search_ends_as_that_of_the_command_and_tells_its_best(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_arguments_win_over_the_defaults_and_settings_are_values(tmp_path: Path)
 
 def test_a_search_in_which_nothing_comes_to_its_end_is_an_error(tmp_path: Path) -> None:
     space = {**SPACE, "space": {"lr": [1e37, 1e38]}}
-    with pytest.raises(TrainingError, match="no trial has come to its end: 1 trials"):
+    with pytest.raises(TrainingError, match="no trial has run to its end: 1 trials"):
         tuned(tmp_path, space, 1)
 
 

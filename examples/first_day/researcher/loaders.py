@@ -1,7 +1,7 @@
-"""Float images from torch's own loaders, learned by two methods with one network.
+"""Three methods learn float images from torch's own loaders, with one network.
 
-The images are scikit-learn's digits as pixels from 0 to 1, two digits at a time, as torchvision's
-ToTensor would give them; put your own `Dataset` in place of `images`.
+The images are scikit-learn's digits with pixels from 0 to 1, as from torchvision's ToTensor, two
+classes at a time. Replace `images` by your own `Dataset`.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import onepass
 
 TASKS = [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
-torch.set_num_threads(1)  # with a network this small others cost more than they bring
+torch.set_num_threads(1)  # more threads slow down a network this small
 
 digits = load_digits()
 x = torch.tensor(digits.images / 16, dtype=torch.float32).unsqueeze(1)  # (n, 1, 8, 8), 0 to 1
@@ -30,13 +30,13 @@ def task(classes: tuple[int, ...]) -> DataLoader:
 
 
 def stream(learner: onepass.Learner) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """One loader after another; the learner is told where a task begins."""
+    """Yields the batches of one loader after another, and marks where a task begins."""
     for classes in TASKS:
         learner.new_task()
         yield from task(classes)
 
 
-test = DataLoader(held_out, batch_size=200)  # walked again at each point
+test = DataLoader(held_out, batch_size=200)  # read again at each point
 for make in (onepass.ER, FocalER, onepass.GSA):
     learner = make(memory=100, net="my_net:small", mean=(0.3,), std=(0.38,), seed=0)
     points = list(onepass.evaluate(learner, stream(learner), test=test, every=29))

@@ -1,11 +1,11 @@
-"""Experience replay that looks at what it gets wrong: a researcher's idea, as a method.
+"""Experience replay with a focal loss: a researcher's idea as a method.
 
 Paper: none; the loss is that of Lin et al., "Focal Loss", ICCV 2017. With a stream batch X^new, a
 draw X^buf from the memory and p the softmax over the classes seen so far:
 
     L = E_{X^new} -log p_y + E_{X^buf} -(1 - p_y)^gamma log p_y
 
-Departures: from experience replay, which is gamma = 0.
+Departures: experience replay is gamma = 0.
 Cost: batch + replay images, forward and backward. Kept: raw sample and label.
 """
 
@@ -25,12 +25,12 @@ from onepass.learning.replay import Replay
 @method("focal-er", paper="none, an example", year=0)
 @dataclass(kw_only=True, eq=False)
 class FocalER(Replay):
-    """Experience replay with a focal loss on what is drawn from the memory.
+    """Experience replay with a focal loss on samples from the memory.
 
     Parameters
     ----------
     gamma
-        How little a sample counts that the network is sure of.
+        Exponent of the focal loss: larger values give confident samples less weight.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)

@@ -1,10 +1,10 @@
-"""A network of one's own: a function from the shape of a sample to a module."""
+"""Your own network: a function that takes the shape of a sample and returns a module."""
 
 from torch import nn
 
 
 def small(shape: tuple[int, ...]) -> nn.Module:
-    """Two convolutions. What it gives are features (n, d); the head comes from onepass."""
+    """Returns two convolutions with features (n, d); onepass adds the head."""
     return nn.Sequential(
         nn.Conv2d(shape[0], 32, 3, padding=1),
         nn.ReLU(),

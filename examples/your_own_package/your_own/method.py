@@ -1,10 +1,10 @@
-"""Experience replay that says how much the memory counts.
+"""Experience replay with a weight for the memory.
 
 Paper: none; an example. With a stream batch X^new and a draw X^buf from the memory:
 
     L = (1 - share) E_{X^new} -log p_y + share E_{X^buf} -log p_y
 
-Departures: from experience replay, which is L times two at share = 1/2.
+Departures: experience replay is 2 L at share = 1/2.
 Cost: batch + replay images, forward and backward. Kept: raw sample and label.
 """
 
@@ -29,7 +29,7 @@ class WeightedER(Replay):
     Parameters
     ----------
     share
-        How much the draw from the memory counts, from 0 to 1.
+        Weight of the replay loss, from 0 to 1.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)

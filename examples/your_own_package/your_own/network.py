@@ -9,7 +9,7 @@ from onepass.nets import network
 
 @network("small-conv", takes="images")
 def small_conv(shape: tuple[int, ...]) -> nn.Module:
-    """Two convolutions and a global average, 64 features."""
+    """Returns two convolutions and a global average, with 64 features."""
     return nn.Sequential(
         nn.Conv2d(shape[0], 32, 3, padding=1),
         nn.ReLU(),

@@ -1,5 +1,5 @@
-"""Listeners that are told what happens while a stream is learned, and the audience that tells them.
-Modules here import what `evaluation` imports, never a run."""
+"""Listeners, which are called at every event of a run, and the audience that calls them. Modules
+here import what `evaluation` imports, never `runs`."""
 
 from onepass.evaluation.callbacks.base import EVENTS, Listener, Run
 from onepass.evaluation.callbacks.progress import Forwarder, Progress

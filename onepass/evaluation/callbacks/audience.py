@@ -1,4 +1,4 @@
-"""Telling several listeners, and going on without those that fail."""
+"""Calls several listeners, and drops those that fail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from onepass.base.errors import InputError
-from onepass.base.fileio import names_a_file
+from onepass.base.fileio import is_file_name
 from onepass.base.parts import Step
 from onepass.evaluation.callbacks.base import Listener, Run
 from onepass.evaluation.points import Point
@@ -24,10 +24,10 @@ PLAIN = (str, int, float, bool, NoneType)
 
 
 class Audience(Listener):
-    """Listeners as one, told in their order.
+    """A listener that passes every event on to several others, in their order.
 
-    An observer that raises, in whatever hook, is named, and dropped for the rest of the run;
-    `dropped` holds the reasons. An essential listener's error is the audience's own.
+    A listener that raises an error in any hook is dropped for the rest of the run, with a warning;
+    `dropped` holds the reason by its key. An error of an essential listener is raised.
     """
 
     essential: ClassVar[bool] = True
@@ -35,76 +35,80 @@ class Audience(Listener):
     def __init__(
         self, listeners: Sequence[Listener], dropped: Mapping[str, str] | None = None
     ) -> None:
-        self.everyone = list(listeners)
+        self.listeners = list(listeners)
         self.dropped = dict(dropped or {})
-        self.present = [one for one in self.everyone if one.key not in self.dropped]
-        check_keys(self.everyone)
+        self.active = [each for each in self.listeners if each.key not in self.dropped]
+        expect_distinct_keys(self.listeners)
 
     def started(self, run: Run) -> None:
-        self._tell("started", run)
+        self._notify("started", run)
 
     def stepped(self, learner: Learner, step: Step) -> None:
-        self._tell("stepped", learner, step)
+        self._notify("stepped", learner, step)
 
     def scored(self, point: Point) -> None:
-        self._tell("scored", point)
+        self._notify("scored", point)
 
     def task_ended(self, task: int) -> None:
-        self._tell("task_ended", task)
+        self._notify("task_ended", task)
 
     def finished(self, result: Result | None) -> None:
-        self._tell("finished", result)
+        self._notify("finished", result)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each, by its key."""
-        states = {one.key: self._ask(one, "state_dict") for one in self.present}
-        for one in self.present:
-            if not _is_plain(states[one.key]):
-                self._drop(one, "its state is more than plain values and tensors")
-        return {one.key: states[one.key] for one in self.present}
+        """Returns the state of each active listener, by its key."""
+        states = {each.key: self._call(each, "state_dict") for each in self.active}
+        for listener in self.active:
+            if not _is_plain(states[listener.key]):
+                self._drop(listener, "its state must be plain values and tensors")
+        return {each.key: states[each.key] for each in self.active}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for one in self.present:
-            if one.key in state:
-                self._ask(one, "load_state_dict", state[one.key])
+        for listener in self.active:
+            if listener.key in state:
+                self._call(listener, "load_state_dict", state[listener.key])
 
-    def heard_from(self) -> dict[str, list[str]]:
-        """What each has said since, by its key; those that were dropped since, too."""
-        return {one.key: one.heard() for one in self.everyone}
+    def take_lines_by_key(self) -> dict[str, list[str]]:
+        """Returns the new lines of each listener by its key, and clears them. A listener that was
+        dropped still gives the lines from before."""
+        return {each.key: each.take_lines() for each in self.listeners}
 
-    def _tell(self, hook: str, *what: Any) -> None:
-        for one in self.present:
-            self._ask(one, hook, *what)
+    def _notify(self, hook: str, *arguments: Any) -> None:
+        for listener in self.active:
+            self._call(listener, hook, *arguments)
 
-    def _ask(self, one: Listener, hook: str, *what: Any) -> Any:
+    def _call(self, listener: Listener, hook: str, *arguments: Any) -> Any:
         try:
-            return getattr(one, hook)(*what)
+            return getattr(listener, hook)(*arguments)
         except Exception as problem:
-            if one.essential:
+            if listener.essential:
                 raise
-            self._drop(one, f"{type(problem).__name__} in {hook}: {problem}")
+            self._drop(listener, f"{type(problem).__name__} in {hook}: {problem}")
             return None
 
-    def _drop(self, one: Listener, reason: str) -> None:
-        self.dropped[one.key] = reason
-        self.present = [other for other in self.present if other is not one]
-        log.warning("the listener %r is dropped, the run goes on: %s", one.key, reason)
+    def _drop(self, listener: Listener, reason: str) -> None:
+        self.dropped[listener.key] = reason
+        self.active = [other for other in self.active if other is not listener]
+        log.warning("the listener %r is dropped, the run goes on: %s", listener.key, reason)
 
 
-def check_keys(listeners: Sequence[Listener]) -> None:
-    """Each has a key of its own, which can be the name of a file."""
-    keys = [one.key for one in listeners]
+def expect_distinct_keys(listeners: Sequence[Listener]) -> None:
+    """Raises an InputError if two listeners have the same key, or if a key cannot be the name of a
+    file."""
+    keys = [listener.key for listener in listeners]
     for key in keys:
         if keys.count(key) > 1:
-            raise InputError(f"there are two listeners {key!r}")
-        if not names_a_file(key):
-            raise InputError(f"the key of a listener names a file, which {key!r} cannot")
+            raise InputError(f"two listeners have the key {key!r}; give one of them another key")
+        if not is_file_name(key):
+            raise InputError(f"the key of a listener must be usable as a file name, not {key!r}")
 
 
 def _is_plain(tree: Any) -> bool:
-    """Whether a checkpoint can hold it: reading one takes data only, never code."""
+    """Returns whether a checkpoint can hold a state: checkpoints are read as data, never as
+    code."""
     if type(tree) is dict:
         return all(_is_plain(part) for pair in tree.items() for part in pair)
     if type(tree) in (list, tuple):
         return all(map(_is_plain, tree))
-    return type(tree) in (*PLAIN, Tensor)  # exactly: NumPy's float is a float and cannot be read
+    # The exact type: NumPy's float64 is a subclass of float, but torch cannot read it back.
+    return type(tree) in (*PLAIN, Tensor)

@@ -1,4 +1,4 @@
-"""The one protocol of everything that follows a run without changing it."""
+"""The base class of everything that follows a run without changing it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ EVENTS = "events"  # the key of the listener that records points in a run's fold
 
 @dataclass(frozen=True)
 class Run:
-    """What is about to be run.
+    """What a listener learns about a run when it starts.
 
-    `since` is the tick after which it goes on; its step is 0 unless a broken run is resumed. A
-    plain `evaluate` has no job and no folder, and batches of the user's own are no stream.
+    `since` is the tick after which the run continues; its step is 0 unless an interrupted run is
+    resumed. `job` and `folder` are None in a plain `evaluate`; `stream` is None if the user passes
+    an iterable of batches.
     """
 
     learner: Learner
@@ -36,56 +37,56 @@ class Run:
 
 
 class Listener:
-    """Told of a run's events; it writes only those hooks that it needs.
+    """Receives the events of a run. A subclass overrides only the hooks that it needs.
 
-    For each batch: `stepped`, then `scored` if it was a point, then `task_ended` if a task has
-    ended with it. A listener may read what it is given and never changes it.
+    For each batch the order is: `stepped`; then `scored`, if this is an evaluation point; then
+    `task_ended`, if the batch was the last of its task. A listener must not change its arguments.
 
-    `key` names the listener, and the file of what it says: `<key>.jsonl` in the run's folder. An
-    `essential` listener that fails stops the run; any other is dropped, and the run goes on.
+    `key` names the listener and its file, `<key>.jsonl` in the run's folder. If an `essential`
+    listener fails, the run stops; any other listener is dropped, and the run continues.
     """
 
     key: ClassVar[str] = "listener"
     essential: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        """A listener that was given no name of its own has that of its class."""
+        """Uses the name of the class as the key unless the class defines one."""
         cls.key = vars(cls).get("key", cls.__name__)
 
     def started(self, run: Run) -> None:
-        """The first batch comes next; if the run is resumed, the first after `run.since`."""
+        """Called before the first batch; in a resumed run, before the first after `run.since`."""
 
     def stepped(self, learner: Learner, step: Step) -> None:
-        """A batch was learned. The tensors of `step` are the listener's to keep."""
+        """Called after each learned batch. The listener may keep the tensors of `step`."""
 
     def scored(self, point: Point) -> None:
-        """The learner was scored."""
+        """Called after the learner was scored."""
 
     def task_ended(self, task: int) -> None:
-        """The stream's task of this number is over, and was scored if it is scored at all. That of
-        batches of one's own is seen to be over when the learner has begun the next one."""
+        """Called when a task of the stream has ended, after it was scored if it is scored at all.
+        In an iterable of batches a task is known to have ended only when the next one begins."""
 
     def finished(self, result: Result | None) -> None:
-        """The stream is over; a plain `evaluate` has no result."""
+        """Called at the end of the stream. `result` is None in a plain `evaluate`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What it keeps from one batch to the next, as plain values and tensors: checkpoints hold
-        it, so that a resumed run ends as one that was never stopped."""
+        """Returns what the listener keeps from one batch to the next, as plain values and tensors.
+        Checkpoints hold it, so that a resumed run ends like one that was never stopped."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on with a saved state; `started` comes next."""
+        """Restores a saved state. `started` is called next."""
 
     def say(self, line: dict[str, Any]) -> None:
-        """Says something that is recorded: plain JSON, so no NaN and no infinity."""
-        self._said.append(json.dumps(line, allow_nan=False))
+        """Records a line in `<key>.jsonl`. It must be plain JSON, without NaN and infinity."""
+        self._unread_lines.append(json.dumps(line, allow_nan=False))
 
-    def heard(self) -> list[str]:
-        """What it has said since it was last asked."""
-        lines = list(self._said)
-        self._said.clear()
+    def take_lines(self) -> list[str]:
+        """Returns the lines since the last call, and clears them."""
+        lines = list(self._unread_lines)
+        self._unread_lines.clear()
         return lines
 
     @cached_property
-    def _said(self) -> list[str]:
+    def _unread_lines(self) -> list[str]:
         return []

@@ -1,6 +1,6 @@
-"""How far a run is, sent to whoever shows it: the bar is the parent's, the run may be a worker's.
+"""Sends the progress of a run to the process that displays it.
 
-The bar itself is no listener: it belongs to the command line.
+The run may be in a worker process, while the progress bar belongs to its parent's command line.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from onepass.evaluation.points import Point
     from onepass.learning.learner import Learner
 
-PAUSE = 0.1  # seconds between two messages: a bar is not read faster, and each one costs
+PAUSE = 0.1  # least seconds between two messages: each has a cost, and eyes are no faster
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How many of how many batches a run has learned, and its last score so far."""
+    """Learned batches (`step` of `steps`), the current task, and the latest accuracy in percent."""
 
     step: int
     steps: int
@@ -31,7 +31,8 @@ class Progress:
 
 
 class Forwarder(Listener):
-    """Sends how far the run is: at its start, at every score, and now and then between."""
+    """Sends progress at the start, at every evaluation point, and at most every `PAUSE` seconds
+    between them."""
 
     key: ClassVar[str] = "progress"
 

@@ -1,4 +1,4 @@
-"""Watches the gradient imbalance of any method, with the same sums that GSA uses."""
+"""The probe `balance`: the gradient imbalance of any method, with the same sums that GSA uses."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ from onepass.learning.learner import Learner
 @probe("balance")
 @dataclass
 class BalanceProbe(Listener):
-    """P, N, PN of the running task and A-PN of every class, over all samples a method trains on.
+    """Measures P, N and PN of the current task and A-PN of every class, over all samples that a
+    method trains on.
 
-    `history` holds PN(t, c) by label for each task that has been followed by another. A run records
-    one line whenever it is scored, and one at the end of each task of the stream (`ended`): the
-    number of the task, how many batches had been learned, how many `samples` were trained in this
-    task (stream and replay), `own`, how many of them were of each class, `p`, `n`, `pn` and `a_pn`
-    by label, `p_new`, the part of P that samples of new classes make, and `pn_of_tasks`, PN(t, t')
-    of each task so far. A rate is null where it is not a finite number: the class has had no
-    gradient of one sign. Of a method that `repeats` its steps the last one on each batch counts.
+    `history` holds PN(t, c) by label for each finished task that another one has followed. A run
+    records a line whenever it is scored, and a line with `ended` set at the end of each task:
+
+    - `task` and `step`, the number of the task and the number of batches learned so far;
+    - `samples`, how many samples were trained in this task (stream and replay), and `own`, how many
+      of them belong to each class;
+    - `p`, `n`, `pn` and `a_pn`, by label;
+    - `p_new`, the share of P that comes from samples of new classes;
+    - `pn_of_tasks`, PN(t, t') of each task so far.
+
+    A rate is null if it is not finite, because the class has had no gradient of one sign. For a
+    method that `repeats` its steps, only the last step on each batch counts.
 
     >>> import onepass
     >>> probe = BalanceProbe()
@@ -44,7 +50,8 @@ class BalanceProbe(Listener):
 
     sums: Balance | None = None
     own: Tensor = field(default_factory=lambda: torch.zeros(0))  # samples of each class   (C)
-    by_new: Tensor = field(default_factory=lambda: torch.zeros(0))  # S+ by new classes'   (C)
+    # S+ of each class, as far as it comes from samples of new classes                     (C)
+    by_new: Tensor = field(default_factory=lambda: torch.zeros(0))
     task: int = 0
     steps: int = 0
     labels: list[Label] = field(default_factory=list)
@@ -54,7 +61,7 @@ class BalanceProbe(Listener):
     def started(self, run: Run) -> None:
         self.groups = [list(group) for group in run.stream.tasks] if run.stream else []
         if self.sums is not None:
-            self.sums = _restored(self.sums.state_dict(), run.learner.trainer.torch_device)
+            self.sums = _restore(self.sums.state_dict(), run.learner.trainer.torch_device)
             self.own = self.own.to(run.learner.trainer.torch_device)
             self.by_new = self.by_new.to(run.learner.trainer.torch_device)
 
@@ -95,54 +102,57 @@ class BalanceProbe(Listener):
         sums = self._needed()
         by_class = {"p": sums.p(), "n": sums.n(), "pn": sums.pn(), "a_pn": sums.a_pn()}
         by_class["p_new"] = self.by_new / sums.samples
-        told = {name: _told(self._by_label(values)) for name, values in by_class.items()}
+        rates = {
+            name: _finite_by_label(self._by_label(values)) for name, values in by_class.items()
+        }
         own = {str(label): int(count) for label, count in self._by_label(self.own).items()}
         of_tasks = [_finite(self.pn_of(group)) for group in self.groups[: task + 1]]
-        where = {"task": task, "step": self.steps, "ended": ended, "samples": int(sums.samples)}
-        self.say({**where, "own": own, **told, "pn_of_tasks": of_tasks})
+        head = {"task": task, "step": self.steps, "ended": ended, "samples": int(sums.samples)}
+        self.say({**head, "own": own, **rates, "pn_of_tasks": of_tasks})
 
     def pn(self) -> dict[Label, float]:
-        """PN(t, c) of the running task, by label; not a number for a class without a gradient."""
+        """Returns PN(t, c) of the current task t, by label; NaN for a class without a gradient."""
         return self._by_label(self._needed().pn())
 
     def a_pn(self) -> dict[Label, float]:
-        """A-PN(c), by label."""
+        """Returns A-PN(c), by label."""
         return self._by_label(self._needed().a_pn())
 
     def pn_of(self, labels: Iterable[Label]) -> float:
-        """PN(t, t') in the running task t of a group of classes t', given by their labels."""
+        """Returns PN(t, t') in the current task t of a group of classes t', given by labels; NaN if
+        none of them has been seen."""
         rows = [self.labels.index(label) for label in labels if label in self.labels]
         return float(self._needed().task_pn(rows)) if rows else math.nan
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {"task": self.task, "steps": self.steps, "labels": self.labels}
+        plain = {"task": self.task, "steps": self.steps, "labels": self.labels}
         sums = None if self.sums is None else self.sums.state_dict()
         own, by_new = self.own.clone(), self.by_new.clone()
-        return {**kept, "history": self.history, "sums": sums, "own": own, "by_new": by_new}
+        return {**plain, "history": self.history, "sums": sums, "own": own, "by_new": by_new}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.task, self.steps = state["task"], state["steps"]
         self.labels, self.history = list(state["labels"]), list(state["history"])
         if state["sums"] is not None:
-            self.sums = _restored(state["sums"], torch.device("cpu"))
+            self.sums = _restore(state["sums"], torch.device("cpu"))
             self.own, self.by_new = state["own"].clone(), state["by_new"].clone()
 
     def _needed(self) -> Balance:
         if self.sums is None:
-            raise ValueError("the probe has seen no step yet")
+            raise ValueError("this probe has no values yet: it has seen no step")
         return self.sums
 
     def _by_label(self, rates: Tensor) -> dict[Label, float]:
         return dict(zip(self.labels, rates.tolist(), strict=False))
 
 
-def _restored(state: dict[str, Any], where: torch.device) -> Balance:
-    sums = Balance(state["sums"].shape[-1], where)
+def _restore(state: dict[str, Any], device: torch.device) -> Balance:
+    sums = Balance(state["sums"].shape[-1], device)
     sums.load_state_dict(state)
     return sums
 
 
-def _told(values: dict[Label, float]) -> dict[str, float | None]:
+def _finite_by_label(values: dict[Label, float]) -> dict[str, float | None]:
     return {str(label): _finite(value) for label, value in values.items()}
 
 

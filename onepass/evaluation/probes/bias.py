@@ -1,4 +1,4 @@
-"""Watches how far the head prefers new classes: norms of its rows, biases, and logits."""
+"""The probe `bias`: how far the class head prefers new classes."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from onepass.nets import Head
 @probe("bias")
 @dataclass
 class BiasProbe(Listener):
-    """Norms of the head's rows, their biases and mean logits, of old classes against new ones.
+    """Measures weight norms, biases and mean logits of the class head, for old and for new classes.
 
-    A run records one line whenever it is scored and at the end of each task: the number of the
-    task, how many batches had been learned, and, for `old` and for `new` classes, the mean `norm`
-    of their rows and the mean `bias` at that moment, and the mean `logit` that the samples trained
-    since the last line had for them. `old` is null in the first task. The network that trains is
-    watched, also where an average of it predicts.
+    A run records a line whenever it is scored and at the end of each task: `task`, its number, and
+    `step`, the number of batches learned so far. `old` and `new` each hold three means over their
+    classes: the `norm` of the head's rows and the `bias`, both at this moment, and the `logit` over
+    the samples trained since the last line. `old` is null in the first task. The probe reads the
+    network that trains, even if a moving average of its weights predicts.
     """
 
     steps: int = 0
-    said: int = 0
-    sums: Tensor = field(default_factory=lambda: torch.zeros(2))  # of logits, of old and of new
+    said: int = 0  # the step of the last line
+    # Summed logits since the last line: of old and of new classes  (2)
+    sums: Tensor = field(default_factory=lambda: torch.zeros(2))
     weight: Tensor = field(default_factory=lambda: torch.zeros(()))
     learner: Learner | None = None
-    _sides: tuple[tuple[int, int], Tensor] | None = None  # (C, 2), and what classes they are of
+    # The result of `_sides_of` (C, 2), after the task and number of classes that it holds for
+    _sides: tuple[tuple[int, int], Tensor] | None = None
 
     def started(self, run: Run) -> None:
         self.sums, self.weight = (
-            one.to(run.learner.trainer.torch_device) for one in (self.sums, self.weight)
+            tensor.to(run.learner.trainer.torch_device) for tensor in (self.sums, self.weight)
         )
 
     @torch.no_grad()
@@ -53,7 +55,7 @@ class BiasProbe(Listener):
         self._say(point.task)
 
     def task_ended(self, task: int) -> None:
-        if self.said != self.steps:  # not scored just now
+        if self.said != self.steps:  # this step has no line yet
             self._say(task)
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,9 +67,9 @@ class BiasProbe(Listener):
         self.sums, self.weight = state["sums"], state["weight"]
 
     def _sides_of(self, learner: Learner) -> Tensor:
-        """Takes logits (C) to their means over old and over new classes (2); made anew only when
-        classes or tasks arrive, which the host knows."""
-        now = (learner.task, len(learner.book.labels))
+        """Returns the matrix (C, 2) that maps logits to their means over old and over new classes.
+        It changes only with a new class or task; the host knows both without reading the GPU."""
+        now = (learner.task, len(learner.class_index.labels))
         if self._sides is None or self._sides[0] != now:
             sides = torch.stack([learner.old, learner.new], dim=1).float()  # (C, 2)
             self._sides = now, sides / sides.sum(dim=0).clamp(min=1)
@@ -75,21 +77,27 @@ class BiasProbe(Listener):
 
     @torch.no_grad()
     def _say(self, task: int) -> None:
-        """Waits for the device, as scoring does."""
-        assert self.learner is not None and self._sides is not None  # a step comes before
+        """Records a line. It waits for the device, as scoring does."""
+        assert self.learner is not None and self._sides is not None  # set by the first step
         head, weight = self.learner.model.head, float(self.weight)
         logits = [total / weight if weight else None for total in self.sums.tolist()]
-        old, new = self._sides[1].bool().unbind(dim=1)  # of the last step: the learner may be ahead
-        told = {"old": _told(head, old, logits[0]), "new": _told(head, new, logits[1])}
-        self.say({"task": task, "step": self.steps, **told})
+        old, new = self._sides[1].bool().unbind(dim=1)
+        sides = {
+            "old": _head_statistics(head, old, logits[0]),
+            "new": _head_statistics(head, new, logits[1]),
+        }
+        self.say({"task": task, "step": self.steps, **sides})
         self.said = self.steps
         self.sums.zero_()
         self.weight.zero_()
 
 
-def _told(head: Head, rows: Tensor, logit: float | None) -> dict[str, float | None] | None:
+def _head_statistics(
+    head: Head, rows: Tensor, logit: float | None
+) -> dict[str, float | None] | None:
     if not bool(rows.any()):
         return None
-    weight, bias = head.weight[: len(rows)][rows], head.bias[: len(rows)][rows]  # it may have grown
+    # The learner may be a batch ahead, and its head may have grown since: `rows` decides the size.
+    weight, bias = head.weight[: len(rows)][rows], head.bias[: len(rows)][rows]
     norm, bias = weight.norm(dim=1).mean(), bias.mean()
     return {"norm": float(norm), "bias": float(bias), "logit": logit}

@@ -1,4 +1,4 @@
-"""Watches the cross-entropy of what a method trains on: stream and replay, old and new classes."""
+"""The probe `losses`: cross-entropy on stream and replay samples, and on old and new classes."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ from onepass.evaluation.points import Point
 from onepass.evaluation.probes.registry import probe
 from onepass.learning.learner import Learner
 
-EVERY = 10  # steps of one line
-KINDS = 4  # of samples: of old and of new classes, in the stream and in the replay
+EVERY = 10  # steps per line
+KINDS = 4  # of samples: 0 and 1, old and new classes in the stream; 2 and 3, those in the replay
 GROUPS = {"stream": [0, 1], "replay": [2, 3], "new": [1, 3], "old": [0, 2]}
 
 
 @probe("losses")
 @dataclass
 class LossesProbe(Listener):
-    """Mean cross-entropy of the stream batch, of the replay batch, and of samples of new and of old
-    classes.
+    """Measures mean cross-entropy on the stream batch, on the replay batch, and on samples of new
+    and of old classes.
 
-    The softmax runs over all classes seen, whatever the method's own loss is. A run records one
-    line for every ten batches and for what is left of them at the end of a task: the number of the
-    task, how many batches had been learned, and the four means, null where there was no sample. The
-    stream batch is the first that a step trains, the replay batch is all others: for `gsa` X^mix,
-    which has samples of the stream too. `ocm` trains no labels of the stream after the first task;
-    what it replays stands under `stream`.
+    The softmax runs over all classes seen, whatever the method's own loss is. A run records a line
+    for every ten batches, and one for the remaining batches at the end of a task: `task`, its
+    number; `step`, the number of batches learned so far; and the four means, null without samples.
+    The first batch that a step trains counts as the stream, all others as the replay. For `gsa` the
+    replay is X^mix, which also has samples of the stream. `ocm` trains on no stream labels after
+    the first task, so its replay counts as `stream`.
     """
 
     steps: int = 0
     sums: Tensor = field(default_factory=lambda: torch.zeros(2, KINDS))
-    waiting: list[tuple[int, Tensor]] = field(default_factory=list)  # until somebody waits anyhow
+    # Sums on the device, kept there until scoring waits for the device anyway
+    waiting: list[tuple[int, Tensor]] = field(default_factory=list)
 
     def started(self, run: Run) -> None:
-        where = run.learner.trainer.torch_device
-        self.sums = self.sums.to(where)
-        self.waiting = [(step, sums.to(where)) for step, sums in self.waiting]
+        device = run.learner.trainer.torch_device
+        self.sums = self.sums.to(device)
+        self.waiting = [(step, sums.to(device)) for step, sums in self.waiting]
 
     @torch.no_grad()
     def stepped(self, learner: Learner, step: Step) -> None:
@@ -49,8 +50,8 @@ class LossesProbe(Listener):
         if (trained := step.together) is not None:
             logits = trained.logits.float().masked_fill(~learner.seen, -torch.inf)
             each = F.cross_entropy(logits, trained.y, reduction="none")  # (n)
-            kind = learner.new[trained.y].long()  # 0 and 1: old and new classes of the stream
-            kind[len(step.outputs[0].y) :] += 2  # 2 and 3: of the replay
+            kind = learner.new[trained.y].long()  # 0: old class, 1: new class
+            kind[len(step.outputs[0].y) :] += 2  # what follows the stream batch is replay
             values = torch.stack([each * trained.weight, trained.weight])  # (2, n)
             self.sums.index_add_(1, kind, values)
         if self.steps % EVERY == 0:
@@ -76,9 +77,9 @@ class LossesProbe(Listener):
         self.sums = torch.zeros_like(self.sums)
 
     def _say(self, task: int) -> None:
-        """Waits for the device, as scoring does; all that waits is of one task."""
+        """Records the waiting sums, all of one task. It waits for the device, as scoring does."""
         for step, sums in ((step, sums.cpu()) for step, sums in self.waiting):
-            told = {name: sums[:, kinds].sum(dim=1).tolist() for name, kinds in GROUPS.items()}
-            means = {name: total / n if n else None for name, (total, n) in told.items()}
+            totals = {name: sums[:, kinds].sum(dim=1).tolist() for name, kinds in GROUPS.items()}
+            means = {name: total / n if n else None for name, (total, n) in totals.items()}
             self.say({"task": task, "step": step, **means})
         self.waiting.clear()

@@ -1,4 +1,4 @@
-"""Probes by name, as jobs ask for them."""
+"""The registry of probes, by the names that jobs use."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 from onepass.evaluation.callbacks import EVENTS, Forwarder, Listener
 
 P = TypeVar("P", bound=Listener)
 RESERVED = (EVENTS, Forwarder.key)
-PROBES = Names[type[Listener]]("probe", home="onepass.evaluation.probes")
+PROBES = Registry[type[Listener]]("probe", home="onepass.evaluation.probes")
 
 
 def probe(key: str) -> Callable[[type[P]], type[P]]:
-    """Registers a listener that can be made without arguments under the name by which jobs and the
-    command line ask for it; what it says is recorded in `<key>.jsonl`."""
+    """Registers a `Listener` class as a probe, under the name that jobs and the command line use.
+    Its constructor must work without arguments. Its lines are recorded in `<key>.jsonl`."""
 
     if key in RESERVED:
-        raise InputError(f"a probe cannot be called {key!r}: every run has a listener of that name")
+        raise InputError(f"a probe cannot be called {key!r}: every run has a listener of this name")
 
     def register(listener: type[P]) -> type[P]:
         PROBES.add(key, listener, defined=listener)
@@ -29,15 +29,15 @@ def probe(key: str) -> Callable[[type[P]], type[P]]:
     return register
 
 
-def check(names: Sequence[str]) -> None:
-    """Refuses names of no probe, and a name that stands there twice."""
+def expect_probes(names: Sequence[str]) -> None:
+    """Raises an error for an unknown probe name, or for a name that occurs twice."""
     for name in names:
         PROBES[name]
         if list(names).count(name) > 1:
-            raise InputError(f"the probe {name!r} is asked for twice")
+            raise InputError(f"the probe {name!r} is named twice; name it once")
 
 
-def made(names: Sequence[str]) -> list[Listener]:
-    """New probes of these names."""
-    check(names)
+def make_probes(names: Sequence[str]) -> list[Listener]:
+    """Returns new probes of these names; raises an error as `expect_probes` does."""
+    expect_probes(names)
     return [PROBES[name]() for name in names]

@@ -1,2 +1,2 @@
-"""Several runs at a time, each in a process of its own: the pool, its slots and workers, and what
-they share of memory and of GPUs. Modules here import what `executors` imports."""
+"""Several runs at a time in worker processes: the pool, its slots and workers, and how they share
+RAM and GPUs. Modules here import what `executors` imports."""

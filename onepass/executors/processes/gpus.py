@@ -1,4 +1,4 @@
-"""Which GPUs there are, and on which one a run goes."""
+"""Finds the GPUs of this machine, and assigns runs to them."""
 
 from __future__ import annotations
 
@@ -10,47 +10,50 @@ from itertools import cycle, islice
 
 import torch
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-PATIENCE = 20  # seconds, for a driver that wakes up
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+TIMEOUT = 20  # seconds; a driver that has been idle takes long to answer
 
-Gpu = str | None  # a word that CUDA_VISIBLE_DEVICES takes; None: no GPU, but this machine's cores
+Gpu = str | None  # a GPU as CUDA_VISIBLE_DEVICES names it; None: the CPU
 
 
-def found() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: in the user's words,
-    or several by UUIDs, which mean the same card to CUDA, its multi-process service and nvidia-smi.
-    CUDA itself is not started here: it would take memory on every card."""
+def visible_gpus() -> list[str]:
+    """Returns the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. If the user
+    has not set that variable, several GPUs are named by UUID, which means the same GPU to CUDA,
+    CUDA MPS and nvidia-smi. CUDA stays uninitialised: it would take memory on every GPU."""
     count = torch.cuda.device_count()
-    chosen = [word.strip() for word in os.environ.get(VISIBLE, "").split(",") if word.strip()]
-    names = chosen or (asked("uuid") if count > 1 else [])
+    chosen = [
+        word.strip() for word in os.environ.get(VISIBLE_DEVICES, "").split(",") if word.strip()
+    ]
+    names = chosen or (query_nvidia_smi("uuid") if count > 1 else [])
     return names[:count] if len(names) >= count else [str(number) for number in range(count)]
 
 
-def asked(what: str, gpu: str | None = None) -> list[str]:
-    """What nvidia-smi says of each card, or of one; nothing where it cannot be asked."""
+def query_nvidia_smi(what: str, gpu: str | None = None) -> list[str]:
+    """Returns a property, such as `uuid`, of each GPU, or of one, from nvidia-smi; an empty list if
+    the program is missing or fails."""
     command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
-    one = [] if gpu is None else [f"--id={gpu}"]
+    selected = [] if gpu is None else [f"--id={gpu}"]
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
-            [*command, *one], capture_output=True, text=True, timeout=PATIENCE, check=False
+            [*command, *selected], capture_output=True, text=True, timeout=TIMEOUT, check=False
         )
         if done.returncode == 0:
             return done.stdout.split()
     return []
 
 
-def spread(at_once: int, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The place of each of several runs at once, evenly over the GPUs.
+def spread_over_gpus(at_once: int, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Returns the GPU of each of `at_once` slots, evenly over the GPUs.
 
-    >>> spread(5, ["0", "1"])
+    >>> spread_over_gpus(5, ["0", "1"])
     ['0', '1', '0', '1', '0']
     """
     return list(islice(cycle(gpus), at_once))
 
 
 def least_loaded(free: Sequence[Gpu], busy: Sequence[Gpu]) -> int:
-    """Which of the free places is to be taken next, by its number: one on the GPU with the fewest
-    runs.
+    """Returns the number of the free slot to take next: one on the GPU with the fewest runs.
+    `free` and `busy` hold the GPU of each slot.
 
     >>> least_loaded(["0", "0", "1"], busy=["0", "1", "0"])
     2
@@ -60,15 +63,15 @@ def least_loaded(free: Sequence[Gpu], busy: Sequence[Gpu]) -> int:
 
 @contextmanager
 def bound_to(gpu: Gpu) -> Iterator[None]:
-    """A process that is started meanwhile sees this GPU and no other, so that it is plain `cuda`
-    there, whichever card it is."""
-    before = os.environ.get(VISIBLE)
+    """Makes processes that start in the `with` block see this GPU and no other. There its name is
+    plain `cuda`."""
+    before = os.environ.get(VISIBLE_DEVICES)
     if gpu is not None:
-        os.environ[VISIBLE] = gpu
+        os.environ[VISIBLE_DEVICES] = gpu
     try:
         yield
     finally:
         if before is not None:
-            os.environ[VISIBLE] = before
+            os.environ[VISIBLE_DEVICES] = before
         elif gpu is not None:
-            del os.environ[VISIBLE]
+            del os.environ[VISIBLE_DEVICES]

@@ -1,7 +1,7 @@
-"""Several runs at a time, in processes that each run one job after another.
+"""The executor that has several runs at a time, in worker processes.
 
-Each worker has a pipe of its own: jobs go in; progress, results and errors come out, and its end
-closes it. So a worker that is killed takes its own run with it and no other.
+Each worker runs one job after another. It has a pipe of its own: jobs go in; progress, results and
+errors come out. When the worker ends, its pipe closes, so a killed worker stops only its own run.
 """
 
 from __future__ import annotations
@@ -12,50 +12,51 @@ from collections.abc import Generator, Sequence
 from multiprocessing import connection
 
 from onepass.base import devices
-from onepass.base.errors import TrainingError, made_again
-from onepass.evaluation.loop import make_ready
+from onepass.base.errors import TrainingError, rebuild_error
+from onepass.evaluation.loop import prepare_for_stream
 from onepass.executors.base import Outcome, RunOptions, Watch
-from onepass.executors.processes import gpus as places
-from onepass.executors.processes.cuda_mps import sharing
+from onepass.executors.processes import gpus as gpu_placement
+from onepass.executors.processes.cuda_mps import cuda_mps_service
 from onepass.executors.processes.gpus import Gpu
-from onepass.executors.processes.ram import Memory, Taken
-from onepass.executors.processes.slot import Slot, ended
+from onepass.executors.processes.ram import RamBudget, RamUse
+from onepass.executors.processes.slot import Slot, stopping_workers
 from onepass.executors.queue import Fits, Queue
 from onepass.executors.retry import Failure, Retries
 from onepass.learning import execution
 from onepass.runs.folder import RunFolder
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
-PAUSE = 1.0  # seconds until a slot that found nothing to run looks again
-MENDABLE = {"memory": "TooLargeError", "input": "RunError"}  # of errors that are not ours
+PAUSE = 1.0  # seconds until a free slot asks the queue again
+# Failure kinds that the user can correct, and our error for an error of another library
+USER_ERRORS = {"memory": "TooLargeError", "input": "RunError"}
 
 
 class Processes:
-    """A fixed number of workers at most, each with data and learners of its own. A run for which
-    there is too little memory beside the others waits for them; alone it is tried in any case."""
+    """Runs jobs in at most `at_once` workers, each with data and learners of its own. A run waits
+    if the others leave too little RAM or GPU memory; if none is running it starts in any case."""
 
     def __init__(
         self,
         at_once: int,
-        memory: Memory | None = None,
+        memory: RamBudget | None = None,
         gpus: Sequence[str] | None = None,
     ) -> None:
         self.at_once = at_once
-        self.memory = memory or Memory()
+        self.memory = memory or RamBudget()
         self.gpus = gpus
-        self.supplies = Supplies()
+        self.resources = RunResources()
 
     def check(self, job: Job) -> None:
-        """Here, where nothing is run, a learner for a GPU is tried on the CPU: making one on the
-        GPU would take memory there for as long as this process lives."""
-        stream, learner = job.make(self.supplies.dataset(job))
+        """Raises an error if a job cannot run. A learner for a GPU is made on the CPU here, because
+        initialising CUDA would take GPU memory for the life of this process."""
+        stream, learner = job.make(self.resources.dataset(job))
         if not learner.traits.capturable:
-            execution.make(learner.engine, False, devices.resolve(job.device), ())
+            execution.make_engine(learner.engine, False, devices.resolve_device(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
         chosen = plain if job.device_kind == "cuda" else {}
         learner = type(learner)(**{**learner.get_params(), **chosen})
-        make_ready(learner, stream)
+        prepare_for_stream(learner, stream)
         self.memory.guess(job, stream.dataset, learner)
 
     def outcomes(
@@ -69,100 +70,108 @@ class Processes:
         if not jobs:
             return
         retries = Retries(options)
-        slots = [Slot(gpu) for gpu in places.spread(self.at_once, self._gpus_for(jobs[0]))]
-        with sharing(jobs[0].device_kind), ended(slots):
+        slots = [
+            Slot(gpu)
+            for gpu in gpu_placement.spread_over_gpus(self.at_once, self._gpus_for(jobs[0]))
+        ]
+        with cuda_mps_service(jobs[0].device_kind), stopping_workers(slots):
             while time.monotonic() < until and self._fill(slots, jobs, queue, retries):
-                for slot in _heard(slots, until):
+                for slot in _ready_slots(slots, until):
                     yield from self._listen(slot, queue, retries, watch)
 
     def _gpus_for(self, job: Job) -> Sequence[Gpu]:
         if job.device_kind != "cuda":
             return [None]
-        gpus = self.gpus or places.found()
+        gpus = self.gpus or gpu_placement.visible_gpus()
         if job.device != "cuda":
             return [gpus[int(job.device.removeprefix("cuda:"))]]
         return gpus or [None]
 
     def _fill(self, slots: list[Slot], jobs: Sequence[Job], queue: Queue, retries: Retries) -> bool:
-        """Starts what may start, and says whether anything is running."""
+        """Starts all jobs that may start now; returns whether any is running."""
         free = [slot for slot in slots if slot.running is None]
         while free:
             busy = [slot for slot in slots if slot.running]
-            number = places.least_loaded(
+            number = gpu_placement.least_loaded(
                 [other.gpu for other in free], [other.gpu for other in busy]
             )
             slot = free.pop(number)
             beside = [other for other in busy if other.gpu == slot.gpu]
             index = queue.take(self._fits(slot, beside, retries))
             if index is None:
-                slot.leave()
+                slot.stop_worker()
                 continue
             job = jobs[index]
             if not beside and not self._has_room(slot, [], retries)(job):
-                for other in free:  # which hold memory that it will need
-                    other.leave()
+                for other in free:  # idle workers still hold RAM or GPU memory that it needs
+                    other.stop_worker()
             for other in beside:
-                other.crowded = True
-            slot.start(index, job, retries.options_for(job), crowded=bool(beside))
+                other.had_neighbours = True
+            slot.start(index, job, retries.run_options(job), had_neighbours=bool(beside))
         return any(slot.running for slot in slots)
 
     def _fits(self, slot: Slot, beside: Sequence[Slot], retries: Retries) -> Fits:
-        """Whether a job may start beside others; alone every one may."""
+        """Returns the test of whether a job may start in a slot beside the runs of other slots;
+        without others, any job may."""
         others = [(other.running.job, other.taken) for other in beside if other.running]
         if not others:
             return lambda job: True
-        if any(retries.must_be_alone(job) for job, _ in others):
+        if any(retries.runs_alone(job) for job, _ in others):
             return lambda job: False
         return self._has_room(slot, others, retries)
 
-    def _has_room(self, slot: Slot, others: Sequence[tuple[Job, Taken]], retries: Retries) -> Fits:
+    def _has_room(self, slot: Slot, others: Sequence[tuple[Job, RamUse]], retries: Retries) -> Fits:
+        """Returns the test of whether the RAM or GPU memory left beside others is enough."""
         room = self.memory.room(slot.gpu, others, slot.taken)
 
         def has_room(job: Job) -> bool:
             enough = room is None or self.memory.expected(job) <= room
-            return enough and not retries.must_be_alone(job)
+            return enough and not retries.runs_alone(job)
 
         return has_room
 
     def _listen(
         self, slot: Slot, queue: Queue, retries: Retries, watch: Watch
     ) -> Generator[Outcome, None, None]:
-        """Passes on what a worker has to say."""
+        """Handles the next message of a worker; yields an outcome if its run has ended."""
         running = slot.running
         assert running is not None
         index, job = running.index, running.job
-        word, content = slot.hear()
+        word, content = slot.receive()
         if word == "progress":
             watch(index, content)
             return
         slot.running = None
         if word == "result":
-            self.memory.saw(job, slot.taken)
+            self.memory.record(job, slot.taken)
             yield index, content
             return
         failure: Failure = content
         kind, why = failure.kind, failure.why
         if kind == "killed":
-            RunFolder.of(job, retries.options.out).note(why)
-        if retries.again(job, kind, why, crowded=slot.crowded and kind != "bug"):
+            RunFolder.of(job, retries.options.out).add_to_log(why)
+        if retries.should_retry(
+            job, kind, why, had_neighbours=slot.had_neighbours and kind != "bug"
+        ):
             queue.put_back(index)
         else:
             yield index, _error(failure, job)
 
 
-def _heard(slots: Sequence[Slot], until: float) -> list[Slot]:
-    """Those whose worker has something to say, as soon as there are any; none after a pause, or
-    when the time is up."""
+def _ready_slots(slots: Sequence[Slot], until: float) -> list[Slot]:
+    """Waits for messages, and returns the slots whose workers have one; an empty list after
+    `PAUSE` seconds, or when the time is up."""
     pipes = [slot.worker.pipe for slot in slots if slot.worker and slot.running]
     ready = connection.wait(pipes, max(0, min(PAUSE, until - time.monotonic())))
     return [slot for slot in slots if slot.worker and slot.worker.pipe in ready]
 
 
 def _error(failure: Failure, job: Job) -> Exception:
-    """Returns what to raise here: an error that the user can mend as it was raised there."""
+    """Returns the error to report: the same as in the worker if the user can correct it, otherwise
+    a TrainingError."""
     kind, why, error = failure
-    if kind in MENDABLE:
-        return made_again(error or MENDABLE[kind], why)
+    if kind in USER_ERRORS:
+        return rebuild_error(error or USER_ERRORS[kind], why)
     tried = " (tried twice)" if kind in ("bug", "killed") else ""
     more = "; run --resume, or the same sweep, goes on with it" if kind == "killed" else ""
     return TrainingError(f"{job.folder_name}{tried}: {why}{more}")

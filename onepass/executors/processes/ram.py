@@ -1,4 +1,7 @@
-"""How much memory there is and how much runs take, so that one that is too big for now waits."""
+"""Measures how much RAM or GPU memory is free and how much runs take, so that large runs wait.
+
+A run on the CPU takes RAM, a run on a GPU takes memory of that GPU. Names with `ram` mean either.
+"""
 
 from __future__ import annotations
 
@@ -12,55 +15,60 @@ from pathlib import Path
 import torch
 
 from onepass.data import Dataset
-from onepass.executors.processes.gpus import Gpu, asked
+from onepass.executors.processes.gpus import Gpu, query_nvidia_smi
 from onepass.learning.learner import Learner
 from onepass.runs.spec import Job
 
 MIB = 2**20
-CONTEXT = 512 * MIB  # what CUDA takes for a process on the card, beside its tensors
-PROCESS = 1024 * MIB  # a guess at Python, torch and the activations of a step
-SPARE = 0.1  # of what is free is left alone
+CONTEXT = 512 * MIB  # GPU memory that CUDA takes for each process, besides its tensors
+PROCESS = 1024 * MIB  # a guess for Python, torch and the activations of a step
+SPARE = 0.1  # the fraction of the free memory that stays unused
 
 
 @dataclass(frozen=True)
-class Taken:
-    """The bytes that a worker holds now, and the most that it has held during this run."""
+class RamUse:
+    """The bytes that a worker holds now, and the most it has held during its current run."""
 
     now: int = 0
     most: int = 0
 
 
-class Memory:
-    """What runs of each kind are known, or guessed, to take. Runs that differ in nothing but their
-    seed are of one kind. `free` is asked for the bytes that a GPU, or this machine, has left; where
-    it does not know, nothing waits."""
+class RamBudget:
+    """Estimates how much runs take, and decides whether another one fits.
+
+    Runs that differ only in their seeds are of one kind, and are expected to take equally much.
+    `free` returns the free bytes of a GPU, or of RAM; if it returns None, no run waits.
+    """
 
     def __init__(self, free: Callable[[Gpu], int | None] | None = None) -> None:
-        self.free = free or free_bytes
-        self.guessed: dict[str, int] = {}
+        self.free = free or free_ram_bytes
+        self.guesses: dict[str, int] = {}
         self.seen: dict[str, int] = {}
 
     def guess(self, job: Job, dataset: Dataset, learner: Learner) -> None:
-        """A first guess, until a run of the kind has ended: the data, and the network with its
-        gradients and the optimiser's two moments."""
+        """Records a first guess, until a run of this kind has ended: the data twice, and the
+        network with its gradients and the optimiser's two moments."""
         from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
         data = dataset.train_x.nbytes + dataset.test_x.nbytes
         network = sum(parameter.nbytes for parameter in learner.trainer.model.parameters())
-        kept = memory_bytes(learner) + copy_bytes(learner)
-        self.guessed[_kind(job)] = PROCESS + 2 * data + 4 * network + kept
+        stored = memory_bytes(learner) + copy_bytes(learner)
+        self.guesses[_run_kind(job)] = PROCESS + 2 * data + 4 * network + stored
 
-    def saw(self, job: Job, taken: Taken) -> None:
-        kind = _kind(job)
+    def record(self, job: Job, taken: RamUse) -> None:
+        """Records the use of a finished run."""
+        kind = _run_kind(job)
         self.seen[kind] = max(taken.most, self.seen.get(kind, 0))
 
     def expected(self, job: Job) -> int:
-        kind = _kind(job)
-        return self.seen.get(kind) or self.guessed.get(kind, PROCESS)
+        """Returns the bytes that a job is expected to take: measured, or guessed."""
+        kind = _run_kind(job)
+        return self.seen.get(kind) or self.guesses.get(kind, PROCESS)
 
-    def room(self, gpu: Gpu, beside: Iterable[tuple[Job, Taken]], held: Taken) -> int | None:
-        """The bytes that a run may take beside others, which will still grow to what is expected of
-        them. What the worker that waits for it holds already is its own."""
+    def room(self, gpu: Gpu, beside: Iterable[tuple[Job, RamUse]], held: RamUse) -> int | None:
+        """Returns the bytes that a new run may take beside others, None if unknown. The others
+        still grow to their expected use. What the idle worker holds already, `held`, counts as
+        free, because the new run reuses it."""
         free = self.free(gpu)
         if free is None:
             return None
@@ -68,24 +76,25 @@ class Memory:
         return int((1 - SPARE) * free) - growth + held.now
 
 
-def _kind(job: Job) -> str:
+def _run_kind(job: Job) -> str:
     return f"{replace(job, seed=0).folder_name} {job.device}"
 
 
-def free_bytes(gpu: Gpu) -> int | None:
+def free_ram_bytes(gpu: Gpu) -> int | None:
+    """Returns the free bytes of a GPU, or of RAM for None; None if the system does not tell."""
     if gpu is None:
-        return _number("/proc/meminfo", "MemAvailable:", 1024)
-    megabytes = asked("memory.free", gpu)
+        return _read_number("/proc/meminfo", "MemAvailable:", 1024)
+    megabytes = query_nvidia_smi("memory.free", gpu)
     return int(megabytes[0]) * MIB if megabytes and megabytes[0].isdecimal() else None
 
 
-def killed_by_kernel() -> int | None:
-    """How many processes the kernel has killed so far since there was no memory left."""
-    return _number("/proc/vmstat", "oom_kill")
+def count_oom_kills() -> int | None:
+    """Returns how many processes the kernel has killed for lack of RAM; None if unknown."""
+    return _read_number("/proc/vmstat", "oom_kill")
 
 
-def _number(path: str, name: str, unit: int = 1) -> int | None:
-    """From one of Linux's tables; None on other systems."""
+def _read_number(path: str, name: str, unit: int = 1) -> int | None:
+    """Returns a value of one of Linux's /proc tables; None on other systems."""
     with suppress(OSError):
         for words in map(str.split, Path(path).read_text().splitlines()):
             if words[:1] == [name]:
@@ -93,11 +102,11 @@ def _number(path: str, name: str, unit: int = 1) -> int | None:
     return None
 
 
-# ---- in a worker
+# ---- called in a worker
 
 
-def begin_measuring(device: str) -> None:
-    """From here on, so that a run is not blamed for the one before."""
+def reset_ram_peak(device: str) -> None:
+    """Frees unused memory and resets the peak counters, so that the next run is measured alone."""
     gc.collect()
     if device == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
@@ -106,10 +115,12 @@ def begin_measuring(device: str) -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def taken(device: str) -> Taken:
-    """By this process."""
+def ram_use(device: str) -> RamUse:
+    """Returns the use of this process since the last `reset_ram_peak`."""
     if device == "cuda":
         now, most = torch.cuda.memory_reserved(), torch.cuda.max_memory_reserved()
-        return Taken(now + CONTEXT, most + CONTEXT)
+        return RamUse(now + CONTEXT, most + CONTEXT)
     status = f"/proc/{os.getpid()}/status"
-    return Taken(_number(status, "VmRSS:", 1024) or 0, _number(status, "VmHWM:", 1024) or 0)
+    return RamUse(
+        _read_number(status, "VmRSS:", 1024) or 0, _read_number(status, "VmHWM:", 1024) or 0
+    )

@@ -1,4 +1,4 @@
-"""Room for one run at a time, and the process that runs it."""
+"""A slot of the pool: it holds one run at a time, and the worker process that runs it."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from typing import Any
 from onepass.executors.base import RunOptions
 from onepass.executors.processes import gpus
 from onepass.executors.processes.gpus import Gpu
-from onepass.executors.processes.ram import Taken, killed_by_kernel
+from onepass.executors.processes.ram import RamUse, count_oom_kills
 from onepass.executors.processes.worker import work
 from onepass.executors.retry import Failure
 from onepass.runs.spec import Job
 
-NOTHING = Taken()
+NOTHING = RamUse()
 KILLED = "its process was killed (out of memory?)"
-BY_KILL = -getattr(signal, "SIGKILL", 9)  # an exit code; Windows has no such signal
+BY_KILL = -getattr(signal, "SIGKILL", 9)  # an exit code; Windows does not define the signal
 
 
 @dataclass
 class Worker:
-    """A process, the pipe to it, and the memory that it took when it was last heard."""
+    """A worker process, the pipe to it, and its RAM or GPU memory use at its last message."""
 
     process: BaseProcess
     pipe: Connection
-    taken: Taken = NOTHING
+    taken: RamUse = NOTHING
 
     @classmethod
-    def begin(cls, gpu: Gpu) -> Worker:
+    def start(cls, gpu: Gpu) -> Worker:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs,))
-        with _deaf(), gpus.bound_to(gpu):
+        with _ignoring_interrupts(), gpus.bound_to(gpu):
             process.start()
-        theirs.close()  # or its end would not be seen here
+        theirs.close()  # while this process holds it open, the worker's end would go unnoticed
         return cls(process, ours)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self.pipe.close()
         self.process.join()
 
 
 @dataclass
 class Running:
-    """A job at work, by its number, and how many processes the kernel had killed before."""
+    """A running job, its number, and how many processes the kernel had killed at its start."""
 
     index: int
     job: Job
@@ -58,29 +58,29 @@ class Running:
 
 
 class Slot:
-    """On a GPU, if there are any. Its worker stays from one run to the next, as long as there is
-    something to run. `crowded`: others are, or were, beside this one."""
+    """Holds one run at a time, on `gpu`. Its worker stays from one run to the next while there are
+    jobs. `had_neighbours`: other runs have shared its RAM or GPU during the current run."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.worker: Worker | None = None
         self.running: Running | None = None
-        self.crowded = False
+        self.had_neighbours = False
 
     @property
-    def taken(self) -> Taken:
+    def taken(self) -> RamUse:
         return self.worker.taken if self.worker else NOTHING
 
-    def start(self, index: int, job: Job, options: RunOptions, *, crowded: bool) -> None:
-        self.worker = self.worker or Worker.begin(self.gpu)
-        self.running, self.crowded = Running(index, job, killed_by_kernel()), crowded
-        with suppress(OSError):  # it was killed, as the next message will say
-            self.worker.pipe.send(
-                (replace(job, device=job.device_kind), options)
-            )  # it sees one GPU
+    def start(self, index: int, job: Job, options: RunOptions, *, had_neighbours: bool) -> None:
+        self.worker = self.worker or Worker.start(self.gpu)
+        self.running, self.had_neighbours = Running(index, job, count_oom_kills()), had_neighbours
+        with suppress(OSError):  # a killed worker is noticed at the next `receive`
+            # The worker sees only its own GPU, so the device has no number there.
+            self.worker.pipe.send((replace(job, device=job.device_kind), options))
 
-    def hear(self) -> tuple[str, Any]:
-        """The next message of its worker; its end is one too."""
+    def receive(self) -> tuple[str, Any]:
+        """Returns the next message of the worker: a word and its content. The end of the worker
+        counts as a message, `failed`."""
         assert self.worker is not None
         try:
             word, content, self.worker.taken = self.worker.pipe.recv()
@@ -89,27 +89,27 @@ class Slot:
         return word, content
 
     def _death(self) -> str:
-        """What ended the worker. That others were beside its run matters only if the kernel was in
-        want of memory; where it does not tell, it may have been."""
+        """Returns what ended the worker. Its neighbours matter only if the kernel has killed a
+        process for lack of RAM since; if the system does not tell, it may have."""
         assert self.worker is not None and self.running is not None
         process = self.worker.process
-        self.leave()
+        self.stop_worker()
         if process.exitcode != BY_KILL:
-            self.crowded = False
+            self.had_neighbours = False
             return f"its process ended with status {process.exitcode}"
-        now, before = killed_by_kernel(), self.running.killed_before
-        self.crowded &= now is None or now != before
+        now, before = count_oom_kills(), self.running.killed_before
+        self.had_neighbours &= now is None or now != before
         return KILLED
 
-    def leave(self) -> None:
+    def stop_worker(self) -> None:
         if self.worker:
-            self.worker.end()
+            self.worker.stop()
             self.worker = None
 
 
 @contextmanager
-def ended(slots: list[Slot]) -> Iterator[None]:
-    """However this ends, no worker is left behind."""
+def stopping_workers(slots: list[Slot]) -> Iterator[None]:
+    """Stops all workers at the end of the `with` block, whatever ends it."""
     try:
         yield
     finally:
@@ -121,8 +121,9 @@ def ended(slots: list[Slot]) -> Iterator[None]:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """A worker that starts meanwhile does not hear an interrupt until it says what that means."""
+def _ignoring_interrupts() -> Iterator[None]:
+    """Makes a worker that starts in the `with` block ignore interrupts until it sets its own
+    handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

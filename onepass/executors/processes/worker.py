@@ -1,4 +1,4 @@
-"""What a worker does: it runs the jobs that come through its pipe, one after another."""
+"""The main function of a worker process, which runs jobs from a pipe one after another."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
-from onepass.base.errors import name_of_ours
+from onepass.base.errors import error_name
 from onepass.evaluation.callbacks.progress import Forwarder
 from onepass.executors.base import RunOptions
 from onepass.executors.processes import ram
-from onepass.executors.retry import Failure, failure_kind, in_a_line
-from onepass.runs.resources import Supplies
+from onepass.executors.retry import Failure, failure_kind, name_and_message
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 
 def work(pipe: Connection) -> None:
-    """Until no more jobs come. An interrupt ends the process at once, and so does the end of its
-    parent: whatever it was writing can be resumed.
+    """Runs jobs from a pipe until it closes. An interrupt, or the end of the parent, ends the
+    process at once; a run can be resumed after either.
 
-    Messages are of a word, what it is about, and the memory that is taken: `progress`, or at the
+    A message is a word, its content, and the current `RamUse`. The words are `progress`, and at the
     end of a run `result`, or `failed` with a `Failure`.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_follow, daemon=True).start()
-    supplies = Supplies()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    resources = RunResources()
     while True:
         try:
             job, options = pipe.recv()
         except EOFError:
             return
-        _run(pipe, job, options, supplies)
+        _run(pipe, job, options, resources)
 
 
-def _run(pipe: Connection, job: Job, options: RunOptions, supplies: Supplies) -> None:
+def _run(pipe: Connection, job: Job, options: RunOptions, resources: RunResources) -> None:
     def send(word: str, content: Any) -> None:
-        pipe.send((word, content, ram.taken(job.device)))
+        pipe.send((word, content, ram.ram_use(job.device)))
 
-    ram.begin_measuring(job.device)
-    send(*attempt(job, options, Forwarder(partial(send, "progress")), supplies))
+    ram.reset_ram_peak(job.device)
+    send(*attempt(job, options, Forwarder(partial(send, "progress")), resources))
 
 
-def _follow() -> None:
+def _exit_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -54,19 +54,20 @@ def _follow() -> None:
 
 
 def attempt(
-    job: Job, options: RunOptions, forwarder: Forwarder, supplies: Supplies
+    job: Job, options: RunOptions, forwarder: Forwarder, resources: RunResources
 ) -> tuple[str, Any]:
-    """Errors travel as text: not every exception can be sent."""
+    """Runs a job, and returns the last message without its `RamUse`. Errors are sent as text,
+    because not every exception can be pickled."""
     try:
-        return "result", options.run(job, forwarder, supplies)
+        return "result", options.run(job, forwarder, resources)
     except Exception as problem:
         kind = failure_kind(problem)
-        why = _told(problem) if kind == "bug" else str(problem)
-        return "failed", Failure(kind, why, name_of_ours(problem))
+        why = _bug_message(problem) if kind == "bug" else str(problem)
+        return "failed", Failure(kind, why, error_name(problem))
 
 
-def _told(problem: Exception) -> str:
-    """An error that nobody expected, and where its traceback is; or that itself, if it could not be
-    written down."""
+def _bug_message(problem: Exception) -> str:
+    """Returns an unexpected error in one line, with the path of the log that has its traceback; or
+    the traceback itself, if there is no log."""
     notes = getattr(problem, "__notes__", None)
-    return "; ".join([in_a_line(problem), *notes]) if notes else traceback.format_exc()
+    return "; ".join([name_and_message(problem), *notes]) if notes else traceback.format_exc()

@@ -1,2 +1,2 @@
-"""A learner as a file: `file` writes and reads it, `validate` refuses what is not a whole state of
-this learner before anything is loaded. They import what `learning` imports."""
+"""Checkpoints of learners: `file` writes and reads them, and `validate` checks a state before
+anything is loaded from it. Modules here import what `learning` imports."""

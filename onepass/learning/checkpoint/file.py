@@ -1,4 +1,4 @@
-"""A learner as a file, and back: tensors and plain values, never code."""
+"""Writes a learner to a file and reads it back. Files hold tensors and plain values, never code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onepass.base.errors import CheckpointError, InputError
 from onepass.base.expect import expect_alike, expect_kind, expect_number
 from onepass.base.fileio import write_atomically
 from onepass.base.parts import ImageCount, Label
-from onepass.base.settings import configured
-from onepass.base.text import in_a_line, quoted, shortened
+from onepass.base.settings import construct
+from onepass.base.text import error_in_one_line, quoted, shortened
 from onepass.functional.views import Augment
 from onepass.learning import registry
-from onepass.learning.divergence import expect_finite
+from onepass.learning.divergence import expect_not_diverged
 from onepass.learning.memory_contents import stores_of
 from onepass.memory import Store
 
@@ -33,62 +33,63 @@ MOST_IMAGES = 2**62
 OWN = {"net": "that network", "augment": "that function"}  # settings that may be code
 
 
-def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
-    """What a file must hold to make this learner again: plain values and tensors. A learner that
-    has diverged has none: nothing would come of it, and a file that is good would be lost.
+def checkpoint_content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
+    """Returns the content of the learner's file: plain values and tensors. Raises a TrainingError
+    if learning has diverged, so that it does not replace a good file.
 
-    Without the memory there is a `scorer`: what predicting needs in its place."""
+    Without the memory it has a `scorer`, which predicting needs in its place."""
     if "key" not in vars(type(learner)):
         raise InputError(
             f"{type(learner).__name__} cannot be saved: a file names its method, and this class "
             "has no name of its own; give it one with @method"
         )
     settings = {
-        name: None if callable(value) else value  # a network, a function: files hold no code
+        name: None if callable(value) else value  # a network or a function: files hold no code
         for name, value in learner.get_params().items()
     }
     scorer = scorer_state(learner) if learner._only_predicts or not memory else None
     names = learner._names
     known = bool(names) and names.keys() >= set(learner.classes)
     spent = learner.trainer.image_counts if learner._prepared else {}
-    settings["device"] = devices.kind(learner.device)
+    settings["device"] = devices.device_type(learner.device)
     return {
         "method": learner.key,
         **_module(learner),
         "settings": settings,
-        "state": good_state(learner, memory=memory),
+        "state": finite_state(learner, memory=memory),
         **({} if scorer is None else {"scorer": scorer}),
         "spent": {purpose: list(images) for purpose, images in spent.items()},
         **({"class_names": list(names.values())} if known else {}),
     }
 
 
-def good_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
-    """Returns the state, perhaps as if the memory were empty; unless learning has diverged."""
-    with learner._lock.looking():
-        expect_finite(learner)
+def finite_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
+    """Returns the state, with empty memories if `memory` is false. Raises a TrainingError if
+    learning has diverged."""
+    with learner._lock.reading():
+        expect_not_diverged(learner)
         state = learner.state_dict()
         if not memory and learner.steps:
             parts = learner.trainer.parts.items()
-            blank = {name: part.blank_state() for name, part in parts if isinstance(part, Store)}
+            blank = {name: part.empty_state() for name, part in parts if isinstance(part, Store)}
             state["parts"] |= blank
         return state
 
 
 def scorer_state(learner: Learner) -> dict[str, Any] | None:
-    """Returns what scores are made with besides the network, for a file that leaves out the memory;
-    None if there is no memory to leave out."""
+    """Returns the scorer's tensors that are not the network's, for a file without the memory.
+    Returns None if there is no memory."""
     if not learner.steps or not stores_of(learner):
         return None
-    with learner._lock.looking():
-        return _own_tensors(learner._made_scorer(), learner.trainer.answering)
+    with learner._lock.reading():
+        return _own_tensors(learner._current_scorer(), learner.trainer.predicting_model)
 
 
-def only_predict(learner: Learner, state: dict[str, Any]) -> None:
-    """The memory is not there: scores are made with this `scorer_state`, and nothing is learned
-    from here on."""
-    made = learner._made_scorer()  # of an empty memory: what it holds is all to come
-    own = _own_tensors(made, learner.trainer.answering)
+def restrict_to_predicting(learner: Learner, state: dict[str, Any]) -> None:
+    """Loads a `scorer_state` in place of the missing memory. From now on the learner only
+    predicts."""
+    made = learner._current_scorer()  # made from an empty memory; its values are loaded below
+    own = _own_tensors(made, learner.trainer.predicting_model)
     expect_alike(state, own, "scorer")
     for name, value in own.items():
         value.copy_(state[name])
@@ -96,7 +97,7 @@ def only_predict(learner: Learner, state: dict[str, Any]) -> None:
 
 
 def _own_tensors(scorer: nn.Module, network: nn.Module) -> dict[str, Tensor]:
-    """Returns those of a scorer that are not the network's, by name."""
+    """Returns the tensors of a scorer that are not the network's, by name."""
     if scorer is network:
         return {}
     shared = tuple(f"{name}." for name, module in scorer.named_modules() if module is network)
@@ -106,22 +107,23 @@ def _own_tensors(scorer: nn.Module, network: nn.Module) -> dict[str, Tensor]:
 
 
 def _module(learner: Learner) -> dict[str, str]:
-    """Which code it needs besides this package."""
+    """Returns the module that a file names if the method is not in this package."""
     module = type(learner).__module__
     return {} if module.startswith("onepass.") else {"module": module}
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
-    """The whole file or, if it cannot be written, the one that was there before."""
-    buffer = io.BytesIO()  # torch turns a full disk into an error that does not say so
+def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Writes a file atomically: if this fails, an earlier file stays."""
+    buffer = io.BytesIO()  # torch's error for a full disk does not say so
     torch.save({"format": FORMAT, "version": VERSION, **content}, buffer)
     write_atomically(path, lambda file: file.write(buffer.getbuffer()))
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Tensors and plain values only: a file that asks for code to be run is refused unread."""
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads a file of tensors and plain values. Raises a CheckpointError, and runs no code from
+    it."""
     try:
-        with zipfile.ZipFile(path) as archive:  # torch itself does not compare the checksums
+        with zipfile.ZipFile(path) as archive:  # torch does not compare checksums
             damaged = archive.testzip()
         if damaged is not None:
             raise CheckpointError(f"{path} is damaged: the checksum of {damaged} is wrong")
@@ -134,7 +136,7 @@ def read(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is a folder, not a checkpoint") from None
     except PermissionError as problem:
         raise CheckpointError(f"{path} cannot be read: {problem.strerror}") from None
-    except Exception:  # whatever a damaged or foreign file leads to
+    except Exception:  # a damaged or foreign file may raise anything
         raise CheckpointError(
             f"{path} is not a whole onepass checkpoint: it is truncated, or another program's file"
         ) from None
@@ -145,12 +147,14 @@ def read(path: Path) -> dict[str, Any]:
             f"{path} has checkpoint version {found.get('version')}; this onepass reads {VERSION}"
         )
     if not _is_plain(found.get("settings")):
-        raise CheckpointError(f"{path} is not a onepass checkpoint: its settings are none")
+        raise CheckpointError(
+            f"{path} is not a onepass checkpoint: its settings are not plain values"
+        )
     return found
 
 
 def _is_plain(value: Any) -> bool:
-    """What can be compared with settings, as a tensor cannot."""
+    """Returns whether a value can be compared with settings, as a tensor cannot."""
     if type(value) is dict:
         return all(map(_is_plain, (*value, *value.values())))
     if type(value) is tuple:
@@ -158,7 +162,7 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (str, int, float, bool)
 
 
-def restored(
+def learner_from_content(
     content: dict[str, Any],
     path: str,
     *,
@@ -166,33 +170,34 @@ def restored(
     net: nn.Module | None = None,
     augment: Augment | None = None,
 ) -> Learner:
-    """The learner in the content of a checkpoint; `path` names it in errors."""
-    where = devices.resolve(device)
+    """Returns the learner in the content of a checkpoint. `path` names the file in errors."""
+    where = devices.resolve_device(device)
     _expect_code(content, path)
     try:
         settings = _settings(content, where, device=device, net=net, augment=augment)
         missing = [f"{name}={what}" for name, what in OWN.items() if settings[name] is None]
         if not missing:
             return _made(content, settings)
-    except Exception as problem:  # whatever a file that fits nothing leads to
+    except Exception as problem:  # a file that does not fit may raise anything
         what = "this onepass" if net is None else "the network that was given"
-        raise CheckpointError(f"{path} does not fit {what}: {in_a_line(problem)}") from None
+        raise CheckpointError(f"{path} does not fit {what}: {error_in_one_line(problem)}") from None
     given = " and ".join(missing)
     raise CheckpointError(
         f"{path} was made with code of its own, which no file holds: open it with {given}"
     )
 
 
-def restored_to_predict(content: dict[str, Any], path: str, *, device: str = "auto") -> Learner:
-    """As `restored`, for a command that will not train: a function of the user's own that augments
-    is not missed, unless the method trains when scores are asked for."""
+def learner_for_predicting(content: dict[str, Any], path: str, *, device: str = "auto") -> Learner:
+    """Returns the learner for a command that does not train. A user's augmentation function may be
+    missing, unless the method trains to predict."""
     training = [info.key for info in registry.methods() if info.learner.traits.trains_to_score]
     lacks = content["settings"].get("augment", "") is None and content.get("method") not in training
-    return restored(content, path, device=device, augment="none" if lacks else None)
+    return learner_from_content(content, path, device=device, augment="none" if lacks else None)
 
 
 def _expect_code(content: dict[str, Any], path: str) -> None:
-    """A file says which code it needs, and imports none: that is for the user to name."""
+    """Raises a CheckpointError if the file needs a module that is not imported. The user must name
+    it, because files import nothing."""
     method, module, settings = (content.get(name) for name in ("method", "module", "settings"))
     if isinstance(method, str) and isinstance(module, str) and method not in registry.METHODS:
         raise CheckpointError(
@@ -201,7 +206,7 @@ def _expect_code(content: dict[str, Any], path: str) -> None:
         )
     if isinstance(settings, dict):
         try:
-            plugins.expect_named(settings.get("net"), path)
+            plugins.expect_user_named(settings.get("net"), path)
         except InputError as problem:
             raise CheckpointError(str(problem)) from None
 
@@ -209,20 +214,23 @@ def _expect_code(content: dict[str, Any], path: str) -> None:
 def _settings(
     content: dict[str, Any], where: torch.device, **here: str | nn.Module | Augment | None
 ) -> dict[str, Any]:
-    """Those of the file, but for what is chosen anew where it is opened."""
+    """Returns the settings of the file, replaced by those given at opening."""
     for name, kind in (("method", str), ("settings", dict), ("state", dict), ("spent", dict)):
         expect_kind(content.get(name), kind, name)
-    settings = {**content["settings"], **{key: one for key, one in here.items() if one is not None}}
+    settings = {
+        **content["settings"],
+        **{key: value for key, value in here.items() if value is not None},
+    }
     if settings["engine"] == "graph" and where.type != "cuda":
-        settings["engine"] = "auto"  # made on a GPU, opened where there is none
+        settings["engine"] = "auto"  # made on a GPU, opened on a machine without
     return settings
 
 
 def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
-    learner = configured(registry.get(content["method"]).learner, **settings)
+    learner = construct(registry.get(content["method"]).learner, **settings)
     learner.load_state_dict(content["state"])
     if "scorer" in content:
-        only_predict(learner, content["scorer"])
+        restrict_to_predicting(learner, content["scorer"])
     if content.get("class_names") is not None:
         _expect_names(content["class_names"], learner.classes)
         learner.class_names = content["class_names"]
@@ -233,7 +241,7 @@ def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
 
 
 def _expect_names(names: Any, labels: list[Label]) -> None:
-    """One for each label of a run's dataset."""
+    """Checks that there is a name for each label."""
     expect_kind(names, list, "class_names")
     for name in names:
         expect_kind(name, str, "class_names")
@@ -258,12 +266,13 @@ def open_learner(
     augment: Augment | None = None,
     imports: Sequence[str] = (),
 ) -> Learner:
-    """A learner that goes on where the saved one was; on the same kind of device, bit for bit.
+    """Opens a saved learner, which resumes learning; on the same kind of device, bit for bit.
 
-    `net` is needed if the learner was made with a network of your own, `augment` if with a function
-    of your own: files hold data, never code.
-    `imports` are modules to import first, such as the one of your own method: a file says what it
-    needs, and imports nothing by itself.
+    Pass `net` or `augment` if the learner was made with a network or function of your own, because
+    files hold no code. `imports` are modules to import first, such as the one of your method: a
+    file names what it needs, but imports nothing.
     """
-    plugins.import_named(imports)
-    return restored(read(Path(path)), str(path), device=device, net=net, augment=augment)
+    plugins.import_modules(imports)
+    return learner_from_content(
+        read_checkpoint(Path(path)), str(path), device=device, net=net, augment=augment
+    )

@@ -1,7 +1,7 @@
-"""What a saved state must be before any of it is loaded: a file may come from anyone.
+"""Validates a saved state before any of it is loaded, because a file may come from anyone.
 
-First what decides how large everything becomes, before anything is made; then, entry by entry,
-against a trainer that was made for it.
+It checks sizes first, before anything is allocated, and then each entry against a trainer made for
+the state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from onepass.base.errors import CheckpointError
 from onepass.base.expect import expect_alike, expect_keys, expect_kind, expect_number
-from onepass.learning.class_index import ClassBook
+from onepass.learning.class_index import ClassIndex
 from onepass.learning.trainer import Trainer
 from onepass.nets import optimisers
 
@@ -22,26 +22,26 @@ DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 DIMENSIONS = {"uint8": (3,), "float32": (1, 3)}  # 3 of images, 1 of vectors
 MOST_STEPS = 2**62
 LARGEST_SAMPLE = 2**28  # values
-NEW = ("steps", "book")  # what a state has at any time
+NEW = ("steps", "book")  # keys of the state of a new learner
 OF_THE_TRAINER = ("new", "shape", "dtype", "model", "optimizer", "parts", "generators")
 BEGUN = (*NEW, "finished", *OF_THE_TRAINER)
 
 
-def book_of(state: dict[str, Any], gap: int) -> ClassBook:
-    """The class book in a saved state, which has every entry that it must have."""
+def class_index_from(state: dict[str, Any], gap: int) -> ClassIndex:
+    """Returns the class index of a saved state, after checking the keys and sizes of the state."""
     expect_kind(state, dict, "state")
     steps = expect_number(state.get("steps"), 0, MOST_STEPS, "steps")
     expect_kind(state["steps"], int, "steps")
     expect_keys(state, BEGUN if steps else NEW, "state")
-    book = ClassBook.from_state(state["book"], gap, steps)
+    index = ClassIndex.from_state(state["book"], gap, steps)
     if steps:
         expect_kind(state["finished"], bool, "finished")
         _expect_samples(state["shape"], state["dtype"], state["parts"])
-    return book
+    return index
 
 
 def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
-    """What samples are, which decides how large everything becomes."""
+    """Checks the shape and dtype of samples, which decide how large everything is."""
     expect_kind(dtype, str, "dtype")
     if dtype not in DTYPES:
         raise CheckpointError(f"dtype is {dtype!r}, not {' or '.join(DTYPES)}")
@@ -59,20 +59,20 @@ def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
                 raise CheckpointError(f"shape is {shape}, but parts.{name}.x holds {held}")
 
 
-def expect_rows_for(state: dict[str, Any], trainer: Trainer, classes: int) -> None:
-    """Refuses a head that has no room for so many classes, or as many rows as none grows to."""
+def expect_head_rows(state: dict[str, Any], trainer: Trainer, classes: int) -> None:
+    """Checks that the head has room for the classes and a capacity to which a head grows."""
     expect_kind(state["new"], Tensor, "new")
     capacity = trainer.model.head.capacity
     while capacity < max(classes, state["new"].numel()):
         capacity *= 2
     expect_alike(state["new"], torch.zeros(capacity, dtype=torch.bool), "new")
     if bool(state["new"][classes:].any()):
-        raise CheckpointError(f"new has a row that none of the {classes} classes has")
+        raise CheckpointError(f"new has a row that belongs to none of the {classes} classes")
 
 
-def expect_fitting(state: dict[str, Any], trainer: Trainer, classes: int) -> None:
-    """The state is one of this trainer's settings, whose head has a row for each of so many
-    classes already."""
+def expect_fitting_state(state: dict[str, Any], trainer: Trainer, classes: int) -> None:
+    """Checks the state against a trainer with the same settings, whose head has a row for each of
+    the classes."""
     expect_alike(state["model"], dict(trainer.model.state_dict()), "model")
     _expect_moments(state["optimizer"], trainer)
     saving = {name: part for name, part in trainer.parts.items() if part.state_dict()}
@@ -86,27 +86,30 @@ def expect_fitting(state: dict[str, Any], trainer: Trainer, classes: int) -> Non
 
 
 def _expect_moments(saved: Any, trainer: Trainer) -> None:
-    """What the optimiser keeps of a parameter it says itself, after a step; of one that has had no
-    gradient yet, nothing."""
+    """Checks the optimiser's state against that of a trial step. A parameter without a gradient so
+    far has no state."""
     optimizer, trainable = trainer.optimizer, trainer.trainable
     for parameter in trainable:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    wanted = optimisers.state_of(optimizer, trainable)
+    wanted = optimisers.optimiser_state(optimizer, trainable)
     optimizer.state.clear()
     for parameter in trainable:
         parameter.grad = None
     expect_kind(saved, dict, "optimizer")
-    for place, moments in saved.items():
-        if place not in wanted:
-            raise CheckpointError(f"optimizer has {place!r}, which nothing here is for")
-        expect_kind(moments, dict, f"optimizer.{place}")
+    for position, moments in saved.items():
+        if position not in wanted:
+            raise CheckpointError(
+                f"optimizer has {position!r}, which no parameter of this network has"
+            )
+        expect_kind(moments, dict, f"optimizer.{position}")
         if moments:
-            expect_alike(moments, wanted[place], f"optimizer.{place}")
+            expect_alike(moments, wanted[position], f"optimizer.{position}")
 
 
 def _expect_generator(saved: Any, rng: torch.Generator, name: str) -> None:
-    """Of a generator of another kind of device nothing but its kind is used."""
+    """Checks a generator. The state of one of another kind of device is not used, so not
+    checked."""
     expect_keys(saved, ("device", "state"), name)
     expect_kind(saved["device"], str, f"{name}.device")
     if saved["device"] == rng.device.type:

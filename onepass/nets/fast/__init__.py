@@ -1,28 +1,34 @@
-"""What makes a step fast and changes nothing about what it computes: kernels, casts, side streams.
-Modules here import only torch.
+"""Faster kernels, casts and streams, which change nothing about what a step computes. Modules here
+import only torch.
 
-A reader of the networks may skip this folder. To them, `Conv` is a convolution, `Norm` is
-relu(batch norm(x) + plus), `at_once(x, f, g)` is (f(x), g(x)), `call_lowered(net, x, view)` is
-(view(x), net(view(x))), `with_lowered_weights(net, x)` is net(x), `laid_out(x)` is x, and `Aside`
-does what it is given. On a GPU, in bfloat16 and in captured steps, the same is
-computed in fewer launches, beside each other, or from memory in a better order; the tests compare
-each with the plain way.
+A reader of the networks may skip this folder and read each name as its plain counterpart:
+
+    Conv                                     a convolution
+    Norm                                     relu(batch norm(x) + plus)
+    SideStream                               calls a function
+    in_parallel(x, f, g)                     (f(x), g(x))
+    forward_in_bf16(net, x)                  net(x)
+    view_and_forward_in_bf16(net, x, view)   (view(x), net(view(x)))
+    to_channels_last(x)                      x
+
+On a GPU, in bfloat16 and in captured steps they compute the same values with fewer kernel launches,
+on several streams, or from a faster memory layout. The tests compare each with its counterpart.
 """
 
-from onepass.nets.fast.aside import Aside
+from onepass.nets.fast.bf16_weights import forward_in_bf16, view_and_forward_in_bf16
+from onepass.nets.fast.channels_last import to_channels_last
 from onepass.nets.fast.conv import Conv
-from onepass.nets.fast.layout import laid_out
-from onepass.nets.fast.lower import call_lowered, with_lowered_weights
 from onepass.nets.fast.norm import Norm, compile_kernels
-from onepass.nets.fast.parallel import at_once
+from onepass.nets.fast.parallel import in_parallel
+from onepass.nets.fast.side_stream import SideStream
 
 __all__ = [
-    "Aside",
     "Conv",
     "Norm",
-    "at_once",
-    "call_lowered",
+    "SideStream",
     "compile_kernels",
-    "laid_out",
-    "with_lowered_weights",
+    "forward_in_bf16",
+    "in_parallel",
+    "to_channels_last",
+    "view_and_forward_in_bf16",
 ]

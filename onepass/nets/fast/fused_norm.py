@@ -1,10 +1,10 @@
-"""BatchNorm of a training step together with what follows it: an addition, a ReLU.
+"""Triton kernels for BatchNorm in training, fused with an addition and a ReLU.
 
 In bfloat16 and channels-last, PyTorch takes seven to ten kernels for them, forward and backward,
-and two fifths of a ResNet18's step. Here they are four, in Triton. A batch of images is a matrix of
-pixels x channels. Each pass has a kernel whose programs reduce some pixels of some channels each,
-and one that puts these parts together and goes over the pixels again. Sums are in fp32, in a fixed
-order, so that a step can be repeated to the bit.
+and two fifths of a ResNet18's step. Here there are four. A batch of images is a matrix of pixels x
+channels. Each pass has two kernels. In the first, each program reduces some pixels of some
+channels. The second combines these partial results and goes over the pixels again. Sums are fp32 in
+a fixed order, so that a step repeats bit for bit.
 
     y = relu(w (x - mean) / sqrt(var + eps) + b + plus)
     g = dy [y > 0],   h = (x - mean) / sqrt(var + eps)
@@ -21,21 +21,21 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHANNELS = 32  # of a program
-PIXELS = 128  # read at a time
+CHANNELS = 32  # per program
+PIXELS = 128  # per read
 PROGRAMS = 256  # about two for each multiprocessor of a large GPU
-MOST_PARTS = 128  # that the second kernel reads at once
-FEWEST_PIXELS = 32  # of a program
+MOST_PARTS = 128  # partial results that the second kernel reads at once
+FEWEST_PIXELS = 32  # per program
 WARPS = 8
 
-# Triton would compile every kernel anew for sizes that 16 divides and for others. That makes a
-# difference to loads only for the channels, so the others are left out: half the compiling.
+# Triton compiles a kernel twice, for sizes that 16 divides and for others. Only the number of
+# channels affects loads, so the other sizes are not specialised. This halves the compilation.
 kernel = triton.jit(do_not_specialize=["pixels", "share", "parts"])
 
 
 @triton.jit
 def _tile(start, end, channels, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Offsets of a program's next pixels, and which of them exist."""
+    """Returns the offsets of a program's next pixels, and a mask of those that exist."""
     pixel = start + tl.arange(0, PIXELS)[:, None]
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     return pixel.to(tl.int64) * channels + channel, (pixel < end) & (channel < channels)
@@ -45,8 +45,8 @@ def _tile(start, end, channels, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
 def _moments(
     x, means, squares, pixels, channels, share, PIXELS: tl.constexpr, CHANNELS: tl.constexpr
 ):
-    """Mean, and sum of squared deviations from it, of each part. Deviations are first taken from
-    the part's first pixel, so that a large mean costs no digits."""
+    """Writes the mean and the sum of squared deviations of each program's pixels. Deviations are
+    taken from the first pixel first, so that a large mean loses no precision."""
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     first = tl.program_id(0) * share
     end = tl.minimum(first + share, pixels)
@@ -67,8 +67,8 @@ def _moments(
 
 
 @triton.jit
-def _parts(written, channels, parts, MOST: tl.constexpr, CHANNELS: tl.constexpr):
-    """What the programs of the first kernel left for these channels."""
+def _load_partials(written, channels, parts, MOST: tl.constexpr, CHANNELS: tl.constexpr):
+    """Loads the partial results of the first kernel for these channels."""
     part = tl.arange(0, MOST)[:, None]
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     return tl.load(written + part * channels + channel, (part < parts) & (channel < channels), 0.0)
@@ -85,10 +85,10 @@ def _normalise(
     real_channel = channel < channels
     part = tl.arange(0, MOST)
     count = tl.minimum(tl.maximum(pixels - part * share, 0), share).to(tl.float32)[:, None]
-    each = _parts(means, channels, parts, MOST, CHANNELS)
+    each = _load_partials(means, channels, parts, MOST, CHANNELS)
     mean = tl.sum(each * count, 0) / pixels
     apart = (each - mean[None, :]) * (each - mean[None, :]) * count
-    square = tl.sum(_parts(squares, channels, parts, MOST, CHANNELS) + apart, 0)
+    square = tl.sum(_load_partials(squares, channels, parts, MOST, CHANNELS) + apart, 0)
     scale = tl.rsqrt(square / pixels + eps)
     if tl.program_id(0) == 0:
         tl.store(mean_of + channel, mean, real_channel)
@@ -113,8 +113,8 @@ def _normalise(
 
 
 @triton.jit
-def _pulled(dy, y, at, real, RELU: tl.constexpr):
-    """g: what reaches the input of the ReLU."""
+def _relu_gradient(dy, y, at, real, RELU: tl.constexpr):
+    """Returns g, the gradient at the input of the ReLU."""
     g = tl.load(dy + at, real, 0.0).to(tl.float32)
     if RELU:
         g = tl.where(tl.load(y + at, real, 0.0).to(tl.float32) > 0, g, 0.0)
@@ -122,11 +122,11 @@ def _pulled(dy, y, at, real, RELU: tl.constexpr):
 
 
 @kernel
-def _gradient_parts(
+def _partial_gradient_sums(
     dy, x, y, mean_of, scale_of, sums, products, pixels, channels, share,
     RELU: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """sum g and sum g h of each part."""
+    """Writes sum g and sum g h over each program's pixels."""
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     mean = tl.load(mean_of + channel, channel < channels, 0.0)[None, :]
     scale = tl.load(scale_of + channel, channel < channels, 0.0)[None, :]
@@ -136,7 +136,7 @@ def _gradient_parts(
     with_h = tl.zeros([PIXELS, CHANNELS], tl.float32)
     for start in range(first, end, PIXELS):
         at, real = _tile(start, end, channels, PIXELS, CHANNELS)
-        g = _pulled(dy, y, at, real, RELU)
+        g = _relu_gradient(dy, y, at, real, RELU)
         plain += g
         with_h += g * (tl.load(x + at, real, 0.0).to(tl.float32) - mean) * scale
     part = tl.program_id(0) * channels + channel
@@ -153,8 +153,8 @@ def _gradients(
 ):  # fmt: skip
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     real_channel = channel < channels
-    db = tl.sum(_parts(sums, channels, parts, MOST, CHANNELS), 0)
-    dw = tl.sum(_parts(products, channels, parts, MOST, CHANNELS), 0)
+    db = tl.sum(_load_partials(sums, channels, parts, MOST, CHANNELS), 0)
+    dw = tl.sum(_load_partials(products, channels, parts, MOST, CHANNELS), 0)
     if tl.program_id(0) == 0:
         tl.store(dbias + channel, db, real_channel)
         tl.store(dweight + channel, dw, real_channel)
@@ -166,7 +166,7 @@ def _gradients(
     end = tl.minimum(first + share, pixels)
     for start in range(first, end, PIXELS):
         at, real = _tile(start, end, channels, PIXELS, CHANNELS)
-        g = _pulled(dy, y, at, real, RELU)
+        g = _relu_gradient(dy, y, at, real, RELU)
         h = (tl.load(x + at, real, 0.0).to(tl.float32) - mean) * scale
         tl.store(dx + at, (factor * (g - db - h * dw)).to(dx.dtype.element_ty), real)
         if ADD:
@@ -174,7 +174,7 @@ def _gradients(
 
 
 class _Layout:
-    """How many programs share the pixels, and how many pixels each has."""
+    """The grid of programs for a batch: how many share the pixels, and how many pixels each has."""
 
     def __init__(self, x: Tensor) -> None:
         self.channels = x.shape[1]
@@ -186,13 +186,14 @@ class _Layout:
         self.grid = (self.parts, across)
 
     def scratch(self, x: Tensor) -> Tensor:
+        """Returns room for two partial results of each program."""
         shape = (2, self.parts, self.channels)
         return torch.empty(shape, dtype=torch.float32, device=x.device)
 
 
 class NormReLU(torch.autograd.Function):
-    """relu(batch norm of x + plus), where there is a `plus` and `relu` is asked for, of images that
-    are channels-last. The running mean and variance move."""
+    """Computes relu(batch norm(x) + plus) of channels-last images, with both extras optional, and
+    updates the running mean and variance."""
 
     @staticmethod
     def forward(
@@ -229,7 +230,7 @@ class NormReLU(torch.autograd.Function):
         plan, sizes = ctx.plan, {"PIXELS": PIXELS, "CHANNELS": CHANNELS, "num_warps": WARPS}
         dy = dy.contiguous(memory_format=torch.channels_last)
         sums, products = plan.scratch(x)
-        _gradient_parts[plan.grid](
+        _partial_gradient_sums[plan.grid](
             dy, x, y, mean, scale, sums, products, plan.pixels, plan.channels, plan.share,
             RELU=ctx.relu, **sizes,
         )  # fmt: skip

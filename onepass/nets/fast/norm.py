@@ -1,4 +1,4 @@
-"""BatchNorm for small images, with what follows it in a residual network."""
+"""BatchNorm together with the addition and ReLU that follow it in a residual network."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from onepass.nets.fast.vmap import in_vmap
 
 
 class Norm(nn.BatchNorm2d):
-    """relu(norm(x) + plus), both optional; on a GPU in bfloat16 by kernels of our own where Triton
-    can be had, which make a ResNet18's step a fifth faster.
+    """A BatchNorm2d that computes relu(norm(x) + plus), with both extras optional.
 
-    Without the count of batches, which only a cumulative average needs: counting would cost a
-    kernel for each of the twenty layers at every step. In evaluation mode it also works under vmap
-    in mixed precision, where torch's own does not.
+    On a GPU in bfloat16 it uses Triton kernels if Triton works, which makes a ResNet18's step a
+    fifth faster. It does not count batches, which only a cumulative average needs: counting would
+    cost a kernel per layer and step. In evaluation mode it also works under vmap in mixed
+    precision, where torch's BatchNorm does not.
     """
 
     def __init__(self, channels: int) -> None:
@@ -52,7 +52,7 @@ class Norm(nn.BatchNorm2d):
     def _load_from_state_dict(
         self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *more: Any
     ) -> None:
-        """A state without a version is of the first one to torch, which then adds the count."""
+        """Loads a state. Sets the version, since torch would otherwise add the count of batches."""
         super()._load_from_state_dict(state, prefix, {**metadata, "version": self._version}, *more)
 
     def reset_running_stats(self) -> None:
@@ -72,30 +72,31 @@ def _fusable(x: Tensor) -> bool:
 
 
 def compile_kernels(net: nn.Module) -> None:
-    """Those that the network's norms will need: a machine's first time takes some seconds, which
-    are not a step's."""
-    for norm in (one for one in net.modules() if isinstance(one, Norm)):
+    """Compiles the kernels for the network's norms, so that the first step is not slow. The first
+    time on a machine takes some seconds."""
+    for norm in (module for module in net.modules() if isinstance(module, Norm)):
         if norm.weight.is_cuda:
             _triton_works(norm.weight.device)
 
 
 @lru_cache
 def _triton_works(device: torch.device) -> bool:
-    """Tried once: besides Triton it takes a compiler for C, Python's headers and a recent GPU."""
+    """Returns whether a Triton kernel runs here. It also needs a C compiler, Python's headers and a
+    recent GPU."""
     if not find_spec("triton"):
         return False
     x = torch.zeros(2, 16, 1, 1, dtype=torch.bfloat16, device=device, requires_grad=True)
-    one = torch.ones(16, device=device)
+    ones = torch.ones(16, device=device)
     try:
         from onepass.nets.fast.fused_norm import NormReLU
 
         with torch.enable_grad():
             for plus, relu in ((None, False), (None, True), (x, True)):
-                arguments = (x, plus, one, one, (one.clone(), one.clone()), 0.1, 1e-5, relu)
+                arguments = (x, plus, ones, ones, (ones.clone(), ones.clone()), 0.1, 1e-5, relu)
                 NormReLU.apply(*arguments).sum().backward()  # type: ignore[no-untyped-call]
     except Exception as reason:
         warnings.warn(
-            f"BatchNorm will be slower, Triton does not work here: {reason}", stacklevel=2
+            f"BatchNorm will be slower, because Triton does not work here: {reason}", stacklevel=2
         )
         return False
     return True

@@ -1,8 +1,7 @@
-"""Parts of a network at the same time.
+"""Runs independent branches of a network in parallel on CUDA streams.
 
-Kernels of small batches leave most of a GPU idle, so a captured step puts what does not wait for
-each other on several streams. An eager step waits for the host and not for the GPU; there it would
-only cost.
+Kernels of small batches leave most of a GPU idle, so a captured step runs independent branches on
+several streams. An eager step is limited by the host, where streams would only add cost.
 """
 
 from __future__ import annotations
@@ -20,30 +19,32 @@ First = TypeVar("First")
 Second = TypeVar("Second")
 
 
-def capturing(x: Tensor) -> bool:
-    """Whether what is done with this tensor now is being captured as a graph."""
+def is_capturing(x: Tensor) -> bool:
+    """Returns whether operations on this tensor are being captured as a CUDA graph."""
     return x.is_cuda and not in_vmap(x) and torch.cuda.is_current_stream_capturing()
 
 
-def at_once(
-    x: Tensor, aside: Callable[[Tensor], First], main: Callable[[Tensor], Second]
+def in_parallel(
+    x: Tensor, side: Callable[[Tensor], First], main: Callable[[Tensor], Second]
 ) -> tuple[First, Second]:
-    """aside(x) and main(x), and later their gradients, at the same time in a captured step,
+    """side(x) and main(x), and later their gradients, at the same time in a captured step,
     otherwise one after the other."""
-    if not capturing(x):
-        return aside(x), main(x)
-    line, branch = torch.cuda.current_stream(x.device), stream_for("branch", x.device)
-    branch.wait_stream(line)
+    if not is_capturing(x):
+        return side(x), main(x)
+    current, branch = torch.cuda.current_stream(x.device), stream_for("branch", x.device)
+    branch.wait_stream(current)
     with torch.cuda.stream(branch):
-        first = aside(x)
+        first = side(x)
     second = main(x)
-    line.wait_stream(branch)
-    for one in first.values() if isinstance(first, dict) else [first]:
-        if isinstance(one, Tensor):
-            one.record_stream(line)  # its memory is not for others before it has been read here
+    current.wait_stream(branch)
+    for result in first.values() if isinstance(first, dict) else [first]:
+        if isinstance(result, Tensor):
+            # keeps its GPU memory from being reused before this stream has read it
+            result.record_stream(current)
     return first, second
 
 
 @lru_cache
 def stream_for(purpose: str, device: torch.device) -> torch.cuda.Stream:
+    """Returns the stream of this name, which is made once per device."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

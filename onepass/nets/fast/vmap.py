@@ -1,4 +1,4 @@
-"""Whether a tensor stands for several, as those do that `per_sample` gives to a network."""
+"""Detects tensors inside of vmap, which `per_sample_gradients` uses."""
 
 from __future__ import annotations
 
@@ -7,5 +7,6 @@ from torch import Tensor
 
 
 def in_vmap(x: Tensor) -> bool:
-    """Inside of vmap: kernels of our own, other streams and channels-last are not for it."""
+    """Returns whether x is batched by vmap, which supports no custom kernels, no other streams and
+    no channels-last."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))

@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from onepass.base.text import plain, shortened
+from onepass.base.text import printable, shortened
 from onepass.evaluation.points import Point
-from onepass.report.html.commands import command
-from onepass.report.html.recorded import Recorded, recorded, results
-from onepass.report.rows import Spread, grouped
+from onepass.report.html.recorded_runs import RecordedRun, finished_results, read_runs
+from onepass.report.html.rerun_command import rerun_command
+from onepass.report.rows import Spread, group_by_row
 from onepass.runs.result import Result
 from onepass.runs.variant import Variant, shared
 from onepass.version import __version__
@@ -33,11 +33,11 @@ PROTOCOL = (
 Map = list[list[float | None]]
 
 
-def shown_in(*paths: Path, where: Sequence[str] = ()) -> dict[str, Any]:
+def page_data(*paths: Path, where: Sequence[str] = ()) -> dict[str, Any]:
     """Everything, fit for JSON. Names and other words are plain text of bounded length."""
-    runs, passed_over = recorded(*paths, where=where)
+    runs, passed_over = read_runs(*paths, where=where)
     by_place = {run.found.where: run for run in runs}
-    groups = grouped(results(runs))
+    groups = group_by_row(finished_results(runs))
     room = NUMBERS // max(1, len(groups))
     places = {one.out: row for row, group in enumerate(groups) for one in group}
     common = shared([group[0].variant for group in groups])
@@ -57,7 +57,7 @@ def shown_in(*paths: Path, where: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _row(
-    group: list[Result], by_place: dict[str, Recorded], common: Variant, room: int
+    group: list[Result], by_place: dict[str, RecordedRun], common: Variant, room: int
 ) -> dict[str, Any]:
     first, runs = group[0], [by_place[one.out] for one in group]
     return {
@@ -127,7 +127,7 @@ def thinned(values: list[int], most: int) -> list[int]:
     return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
 
 
-def _class_map(runs: Sequence[Recorded], room: int) -> dict[str, Any] | None:
+def _class_map(runs: Sequence[RecordedRun], room: int) -> dict[str, Any] | None:
     """The accuracy of each class (rows) after each task (columns). Lines tell that of the end only.
     Classes stand in the order in which they came, if all seeds share one."""
     each = [_by_class(run.points) for run in runs if run.points]
@@ -146,7 +146,7 @@ def _class_map(runs: Sequence[Recorded], room: int) -> dict[str, Any] | None:
     }
 
 
-def _task_of_class(runs: Sequence[Recorded]) -> dict[int, int]:
+def _task_of_class(runs: Sequence[RecordedRun]) -> dict[int, int]:
     """The task in which each class comes, if it is the same one for all seeds."""
     shared = all(run.tasks == runs[0].tasks for run in runs)
     tasks = runs[0].tasks if shared else []
@@ -162,7 +162,7 @@ def _by_class(points: Sequence[Point]) -> Map:
 
 
 def _confusion(
-    group: Sequence[Result], runs: Sequence[Recorded], room: int
+    group: Sequence[Result], runs: Sequence[RecordedRun], room: int
 ) -> dict[str, Any] | None:
     """Of the test images of each task, the percentage taken for a class of each task, at the end;
     and after each task, how many of the old classes' were taken for new ones, and the reverse."""
@@ -193,7 +193,7 @@ def _mistaken(point: Point) -> list[float | None]:
     ]
 
 
-def _balance(runs: Sequence[Recorded], room: int) -> dict[str, Any] | None:
+def _balance(runs: Sequence[RecordedRun], room: int) -> dict[str, Any] | None:
     """PN of each task's classes after each task, and A-PN of each class at the end."""
     said = [run.balance for run in runs if run.balance]
     over_time = [[_rates(line.get("pn_of_tasks")) for line in lines] for lines in said]
@@ -238,7 +238,7 @@ def _in_order(labels: set[str], of_class: dict[int, int]) -> list[str]:
 # ---- one run
 
 
-def _run(run: Recorded, row: int | None) -> dict[str, Any]:
+def _run(run: RecordedRun, row: int | None) -> dict[str, Any]:
     found, result = run.found, run.result
     known = {**vars(result), "variant": str(result.variant)} if result else found.values
     said = {name: found.description.get(name) for name in ("onepass", "torch", "started")}
@@ -263,11 +263,11 @@ def _run(run: Recorded, row: int | None) -> dict[str, Any]:
     }
 
 
-def _command(run: Recorded, known: dict[str, Any]) -> str:
+def _command(run: RecordedRun, known: dict[str, Any]) -> str:
     """Nothing where too little is known; one that is very long is cut, and ends in dots."""
     said = {name: run.found.description.get(name) for name in ("probes", "imports")}
     try:
-        whole = command({**known, **said})
+        whole = rerun_command({**known, **said})
     except (KeyError, TypeError):
         return ""
     return whole if len(whole) <= LONGEST_COMMAND else f"{whole[:LONGEST_COMMAND]} ..."
@@ -277,7 +277,7 @@ def _command(run: Recorded, known: dict[str, Any]) -> str:
 
 
 def _word(text: str) -> str:
-    return shortened(plain(text))
+    return shortened(printable(text))
 
 
 def _number(value: Any) -> float | None:

@@ -17,21 +17,21 @@ from string import Template
 from typing import Any
 
 from onepass.base.fileio import expect_suffix, write_output
-from onepass.report.html.data import shown_in
+from onepass.report.html.data import page_data
 
 SCRIPTS = ("elements.js", "charts.js", "tables.js", "sections.js")
 ESCAPED = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"})
 
 
-def report(paths: list[Path], output: Path, where: Sequence[str] = ()) -> dict[str, Any]:
+def write_report(paths: list[Path], output: Path, where: Sequence[str] = ()) -> dict[str, Any]:
     """Writes the page about the runs that meet every condition, and gives what it shows."""
     expect_suffix(output, "a report", ".html", ".htm")
-    shown = shown_in(*paths, where=where)
-    write_output(output, page(shown).encode())
+    shown = page_data(*paths, where=where)
+    write_output(output, render_page(shown).encode())
     return shown
 
 
-def page(shown: dict[str, Any]) -> str:
+def render_page(shown: dict[str, Any]) -> str:
     source = resources.files("onepass.report.html").joinpath("assets")
     style = source.joinpath("page.css").read_text("utf-8")
     script = "\n".join(source.joinpath(name).read_text("utf-8") for name in SCRIPTS)
@@ -47,15 +47,15 @@ def page(shown: dict[str, Any]) -> str:
     return template.substitute(
         policy="; ".join(" ".join(rule) for rule in policy.items()),
         style=style,
-        data=embedded(shown),
+        data=embed_json(shown),
         script=script,
     )
 
 
-def embedded(content: object) -> str:
+def embed_json(content: object) -> str:
     r"""JSON that may stand inside of a page.
 
-    >>> embedded({"name": "</script>"})
+    >>> embed_json({"name": "</script>"})
     '{"name":"\\u003c/script\\u003e"}'
     """
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)

@@ -1,5 +1,7 @@
-"""The contract as functions: every registered method is run against every check, and a method of
-your own can be too. Modules here import what `tools` imports.
+"""The contract of a method, as check functions.
+
+Our tests run every check on every registered method. `check_method` runs them on your own. Modules
+here may import what `tools` may.
 
 >>> from onepass.tools.checks import check_method
 >>> import onepass
@@ -7,7 +9,7 @@ your own can be too. Modules here import what `tools` imports.
 >>> outcome.failed, len(outcome.passed) >= 20
 ({}, True)
 
-A method that a check cannot apply to names the check and the reason in its `exempt`.
+If a check cannot apply to a method, the method's traits name the check and the reason in `exempt`.
 """
 
 from typing import TYPE_CHECKING
@@ -20,6 +22,6 @@ if TYPE_CHECKING:
     from onepass.tools.checks.contract import Outcome as Outcome
     from onepass.tools.checks.contract import check_method as check_method
     from onepass.tools.checks.contract import exemptions as exemptions
-    from onepass.tools.checks.contract import one_by_one as one_by_one
+    from onepass.tools.checks.contract import run_checks as run_checks
 
 __getattr__, __all__ = attach(__name__)

@@ -1,4 +1,4 @@
-"""The checks in the order in which they run, and what came of them for one method."""
+"""Runs the checks on one method, in a fixed order, and collects the outcome."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from onepass.base.errors import UnknownNameError
 from onepass.learning.learner import Learner
-from onepass.tools.checks import names, tools
-from onepass.tools.checks.place import place
+from onepass.tools.checks import helpers, names
+from onepass.tools.checks.failure_location import locate_failure
 
 Check = Callable[[type[Learner]], None]
 NEEDS_GPU = ("devices_agree", "a_graph_gives_the_same_bits", "the_step_never_waits")
@@ -19,14 +19,17 @@ NEEDS_GPU = ("devices_agree", "a_graph_gives_the_same_bits", "the_step_never_wai
 CHECKS: dict[str, Check] = {
     name: getattr(import_module(f"{names.HOME}.{module}"), name)
     for module in names.MODULES
-    for name in names.declared(module)
+    for name in names.checks_in_module(module)
 }
 
 
 @dataclass
 class Outcome:
-    """What came of a method's checks: passed, failed (what was expected, what was found and where),
-    exempt (why)."""
+    """The names of a method's checks by outcome.
+
+    `failed` maps a name to what was expected, what was found and where to look. `exempt` maps a
+    name to the reason.
+    """
 
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -34,23 +37,28 @@ class Outcome:
 
 
 def exemptions(method: type[Learner], only: Iterable[str] = ()) -> dict[str, str]:
-    """Returns what a method is exempt from, and why; without a GPU also what needs one."""
+    """Returns the checks that a method is exempt from, with the reasons.
+
+    On a machine without a GPU these include the checks that need one.
+    """
     for name in method.traits.exempt:
         if name not in CHECKS:
             raise UnknownNameError(f"check in {method.__name__}.exempt", name, CHECKS)
     exempt = dict(method.traits.exempt)
     if not torch.cuda.is_available():
         exempt = {**dict.fromkeys(NEEDS_GPU, "this machine has no GPU"), **exempt}
-    asked = names.chosen(only, CHECKS)
-    return {name: why for name, why in exempt.items() if name in asked}
+    selected = names.select_names(only, CHECKS)
+    return {name: why for name, why in exempt.items() if name in selected}
 
 
 def check_method(method: type[Learner], device: str = "cpu", only: Iterable[str] = ()) -> Outcome:
-    """Runs every check that applies, or `only` those of these names, on the host or on a GPU, and
-    returns what came of each."""
+    """Runs every check that applies, or only those in `only`, and returns the outcome of each.
+
+    `device` is where learners are made; some checks choose their own.
+    """
     only = list(only)
     outcome = Outcome(exempt=exemptions(method, only))
-    for name, problem in one_by_one(method, device, only):
+    for name, problem in run_checks(method, device, only):
         if problem:
             outcome.failed[name] = problem
         else:
@@ -58,28 +66,28 @@ def check_method(method: type[Learner], device: str = "cpu", only: Iterable[str]
     return outcome
 
 
-def one_by_one(
+def run_checks(
     method: type[Learner], device: str = "cpu", only: Iterable[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Yields the name of each check that applies, once it has run, and why it failed, if it has."""
+    """Runs the checks that apply; yields the name of each and its failure, empty if it passed."""
     exempt = exemptions(method)
-    for name in names.chosen(only, CHECKS):
+    for name in names.select_names(only, CHECKS):
         if name in exempt:
             continue
-        before = tools.device.set(device)
+        before = helpers.device_of_checks.set(device)
         problem = ""
         try:
             CHECKS[name](method)
-        except Exception as failure:  # a check of a foreign method may fail in any way
-            problem = _in_words(failure, method)
+        except Exception as failure:  # the method is a user's code and may raise anything
+            problem = _describe_failure(failure, method)
         finally:
-            tools.device.reset(before)
+            helpers.device_of_checks.reset(before)
         yield name, problem
 
 
-def _in_words(failure: Exception, method: type[Learner]) -> str:
-    """Returns what was expected, what was found, and where."""
-    if isinstance(failure, tools.UnmetError):
-        return f"{failure} ({place(failure, method, failure.at)})"
+def _describe_failure(failure: Exception, method: type[Learner]) -> str:
+    """Returns what was expected, what was found, and the line of the method to look at."""
+    if isinstance(failure, helpers.ExpectationError):
+        return f"{failure} ({locate_failure(failure, method, failure.at)})"
     found = f"expected no error; found {type(failure).__name__}: {failure}"
-    return f"{found} ({place(failure, method)})"
+    return f"{found} ({locate_failure(failure, method)})"

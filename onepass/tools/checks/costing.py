@@ -1,4 +1,4 @@
-"""What a method says of itself must be so: images, memory, device, words."""
+"""Checks of what a method declares and costs: images, memory, the device, documentation."""
 
 from __future__ import annotations
 
@@ -18,104 +18,112 @@ from torch._subclasses.fake_tensor import (
 )
 
 from onepass.base.parts import ImageCount
-from onepass.learning.image_counts import images_of
+from onepass.learning.image_counts import images_per_batch
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
 from onepass.streams import ClassIncremental, Stream
-from onepass.tools.checks.tools import (
-    SCORED,
+from onepass.tools.checks.helpers import (
+    SCORE_METHODS,
+    ExpectationError,
     Method,
-    UnmetError,
-    dataset,
-    expect,
-    expect_finite,
-    expect_same,
-    make,
-    samples,
+    expect_finite_values,
+    expect_same_state,
+    expect_that,
+    make_learner,
+    self_distillation_settings,
+    small_dataset,
     small_stream,
-    state_of,
-    taught,
+    state_fingerprints,
     teach,
+    unseen_samples,
 )
-from onepass.tools.forward_counter import watched
+from onepass.tools.forward_counter import record_forwards
 
-BUILT = "make_store build"  # where to look
+BUILD_METHODS = "make_store build"  # functions of a method that decide what it keeps
 
 
 def declared_images_are_counted(method: Method) -> None:
-    """The images of a step, counted at the door of every network of its kind, copies included, are
-    those that the method declares."""
+    """The images that pass through the network and its copies in a step are those declared."""
     for shape in ((3, 8, 8), (16,)):
         stream = small_stream(shape=shape)
-        learner = teach(make(method, engine="eager"), stream, last=20)
-        _expect_declared(learner, stream, 20)
+        learner = teach(make_learner(method, engine="eager"), stream, last=20)
+        _expect_declared_images(learner, stream, 20)
 
 
-def _expect_declared(learner: Learner, stream: Stream, index: int) -> None:
-    with watched(type(learner.model.body)) as passes:
+def _expect_declared_images(learner: Learner, stream: Stream, index: int) -> None:
+    """Compares the images of the step on one batch with those that the learner declares."""
+    with record_forwards(type(learner.model.body)) as passes:
         teach(learner, stream, first=index, last=index + 1)
     found = ImageCount(
-        trained=sum(one.images for one in passes if one.graded),
-        scored=sum(one.images for one in passes if not one.graded),
+        trained=sum(recorded.images for recorded in passes if recorded.graded),
+        scored=sum(recorded.images for recorded in passes if not recorded.graded),
     )
-    declared = images_of(learner, len(stream.indices(index)))
-    expect(found == declared, f"the declared {declared} of a step", f"{found} counted", "cost step")
+    declared = images_per_batch(learner, len(stream.indices(index)))
+    expect_that(
+        found == declared, f"the declared {declared} of a step", f"{found} counted", "cost step"
+    )
 
 
 def an_average_may_teach(method: Method) -> None:
-    """With an average, lessons of it and repeated steps, as far as the method can: classes beyond
-    the head's first capacity are learned, scores are finite, images are those that are declared,
-    and the memory takes each sample once."""
+    """Learning works with a moving average that teaches and with repeated steps, if supported.
+
+    The head grows, scores are finite, images are those declared, and the memory takes each sample
+    once.
+    """
     groups = [list(range(10)), list(range(10, 20))]
-    stream = ClassIncremental(dataset(20), tasks=groups, batch=20, seed=1)
-    learner = make(method, engine="eager", mirror=True, **taught(method))
+    stream = ClassIncremental(small_dataset(20), tasks=groups, batch=20, seed=1)
+    learner = make_learner(
+        method, engine="eager", mirror=True, **self_distillation_settings(method)
+    )
     teach(learner, stream, last=2)
     teach(learner, stream, first=20, last=22)
     known = len(learner.classes)
-    expect(
+    expect_that(
         known > 16, "a head that grows beyond 16 classes", f"{known} classes", "classes make_head"
     )
-    _expect_declared(learner, stream, 22)
+    _expect_declared_images(learner, stream, 22)
     held = [image.numpy().tobytes() for image in learner.kept.x.cpu()]
     twice = len(held) - len(set(held))
     wanted = "a memory that takes each sample once, however often a step is repeated"
-    expect(not twice, wanted, f"{twice} samples more than once", "keep step")
-    scores = learner.scores(samples(stream))
-    expect_finite(scores, "scores with an average that teaches", SCORED)
+    expect_that(not twice, wanted, f"{twice} samples more than once", "keep step")
+    scores = learner.scores(unseen_samples(stream))
+    expect_finite_values(scores, "scores with an average that teaches", SCORE_METHODS)
 
 
 def memory_is_bounded(method: Method) -> None:
-    """Once the memory is full, the state no longer grows."""
+    """The state stops growing once the memory is full."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=17)
-    before = _bytes(learner.state_dict())
+    learner = teach(make_learner(method), stream, last=17)
+    before = _count_bytes(learner.state_dict())
     teach(learner, stream, first=17)
-    after = _bytes(learner.state_dict())
+    after = _count_bytes(learner.state_dict())
     wanted = f"a state that stays at {before} bytes once the memory is full"
-    expect(after == before, wanted, f"{after} bytes", "build step")
+    expect_that(after == before, wanted, f"{after} bytes", "build step")
 
 
 def kept_bytes_are_declared(method: Method) -> None:
-    """Besides network, optimiser and a few numbers per class, only the samples of the memories and
-    the declared copies of the network are kept; and `memory` is how many samples they hold, all
-    memories together."""
-    learner = teach(make(method), small_stream(), last=17)
+    """A learner keeps its memories, the declared copies of the network and a few numbers per class.
+
+    Network and optimiser apart, it keeps nothing else. The setting `memory` is the number of
+    samples that all memories hold together.
+    """
+    learner = teach(make_learner(method), small_stream(), last=17)
     wanted = learner.get_params().get("memory")
     if wanted is not None:
         held = sum(store.capacity for store in stores_of(learner))
-        places = f"{held} places for samples"
-        expect(held == wanted, f"as many places as `memory` says, {wanted}", places, BUILT)
+        found = f"room for {held}"
+        expect_that(held == wanted, f"room for `memory` samples, {wanted}", found, BUILD_METHODS)
     declared = memory_bytes(learner) + copy_bytes(learner)
-    kept = _bytes(learner.state_dict()["parts"])
-    slack = 64 * learner.model.head.capacity  # statistics: a few numbers for each class
-    said = f"the declared {declared} bytes, and up to {slack} of statistics"
-    expect(declared <= kept <= declared + slack, said, f"{kept} bytes kept", BUILT)
+    kept = _count_bytes(learner.state_dict()["parts"])
+    slack = 64 * learner.model.head.capacity  # bytes: a few numbers for each class
+    wanted = f"the declared {declared} bytes, and up to {slack} of statistics"
+    expect_that(declared <= kept <= declared + slack, wanted, f"{kept} bytes kept", BUILD_METHODS)
 
 
 def the_memory_holds_raw_samples(method: Method) -> None:
-    """What is kept of a sample is the sample as it came, with its own label."""
+    """The memory stores samples unchanged, each with its own label."""
     stream = small_stream()
-    learner = teach(make(method), stream)
+    learner = teach(make_learner(method), stream)
     given = {
         (image.numpy().tobytes(), label)
         for x, y in (stream.batch(index) for index in range(len(stream)))
@@ -126,31 +134,33 @@ def the_memory_holds_raw_samples(method: Method) -> None:
             label = learner.classes[int(store.y[slot])]
             kept = (store.x[slot].cpu().numpy().tobytes(), label)
             wanted = "samples in the memory as they came, with their own labels"
-            expect(kept in given, wanted, f"one in slot {slot} that the stream never gave")
+            expect_that(kept in given, wanted, f"one in slot {slot} that the stream never gave")
 
 
 def a_learner_is_freed_at_once(method: Method) -> None:
-    """Network, memory and graph go with the last reference to the learner, not when Python next
-    looks for garbage: on a GPU that may be too late."""
+    """Network, memory and CUDA graph are freed with the last reference to the learner.
+
+    Garbage collection might free them too late on a GPU.
+    """
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
-    learner.predict(samples(stream))
+    learner = teach(make_learner(method), stream, last=12)
+    learner.predict(unseen_samples(stream))
     network = weakref.ref(learner.model)
     collecting = gc.isenabled()
     gc.disable()
     try:
         del learner
         wanted = "a network that is freed with its learner"
-        expect(network() is None, wanted, "that a cycle of references holds it", "build step")
+        expect_that(network() is None, wanted, "that a cycle of references holds it", "build step")
     finally:
         if collecting:
             gc.enable()
 
 
 def modes_are_restored(method: Method) -> None:
-    """After a step the network trains as before, and the same parameters want gradients."""
+    """A step leaves the training mode and `requires_grad` of the network as they were."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
+    learner = teach(make_learner(method), stream, last=12)
 
     def flags() -> list[bool]:
         modules = [module.training for module in learner.model.modules()]
@@ -158,19 +168,22 @@ def modes_are_restored(method: Method) -> None:
 
     before = flags()
     teach(learner, stream, first=12, last=13)
-    learner.predict(samples(stream))
+    learner.predict(unseen_samples(stream))
     wanted = "modes and requires_grad as they were before a step"
-    expect(flags() == before, wanted, "that one was left changed")
+    expect_that(flags() == before, wanted, "that one has changed")
 
 
 def the_step_stays_on_the_device(method: Method) -> None:
-    """Under fake tensors a step runs to its end: no value is read on the host, no shape depends on
-    data. The optimiser is left out; capture on a GPU decides in the end."""
+    """A step reads no value on the host, and none of its shapes depends on data.
+
+    The step runs on fake tensors, which raise otherwise. The optimiser is left out. This check
+    needs no GPU; a capture on a GPU is the final test.
+    """
     stream = small_stream()
     for stop in (1, 12):
-        learner = teach(make(method, device="cpu"), stream, last=stop)
+        learner = teach(make_learner(method, device="cpu"), stream, last=stop)
         x, y = stream.batch(stop)
-        rows = learner._admit(y.tolist())
+        rows = learner._assign_rows(y.tolist())
         mode = FakeTensorMode()
         clones = {id(rng): rng.clone_state() for rng in learner.trainer.rngs.values()}
         with FakeCopyMode(mode):
@@ -178,27 +191,30 @@ def the_step_stays_on_the_device(method: Method) -> None:
         fake.trainer.optimizer = _NoOptimizer()  # type: ignore[assignment]
         try:
             with mode:
-                fake.trainer.once(fake.step, mode.from_tensor(x), mode.from_tensor(rows))
+                fake.trainer.run_once(fake.step, mode.from_tensor(x), mode.from_tensor(rows))
         except (DataDependentOutputException, DynamicOutputShapeException) as problem:
             wanted = "a step without a shape, or a value on the host, that depends on data"
-            raise UnmetError(wanted, problem.func, "step") from problem
+            raise ExpectationError(wanted, problem.func, "step") from problem
 
 
 def devices_agree(method: Method) -> None:
-    """On a GPU the first step gives the loss of the host, up to rounding."""
+    """The loss of the first step is the same on a GPU and on the host, up to rounding."""
     stream = small_stream()
     x, y = stream.batch(0)
     losses = [
-        float(make(method, device=name, augment="none").learn(x, y).loss)
+        float(make_learner(method, device=name, augment="none").learn(x, y).loss)
         for name in ("cpu", "cuda")
     ]
     host, gpu = losses
-    expect(abs(host - gpu) < 1e-4, f"the loss of the host, {host:.6g}, on a GPU", f"{gpu:.6g}")
+    expect_that(abs(host - gpu) < 1e-4, f"the loss of the host, {host:.6g}, on a GPU", f"{gpu:.6g}")
 
 
 def a_graph_gives_the_same_bits(method: Method) -> None:
-    """On a GPU a captured step equals the eager one to the last generator, growth of the head and
-    short batches included; also with a network of parallel branches, in bf16."""
+    """On a GPU, captured and eager steps end with the same bits, generators included.
+
+    The stream grows the head and has short batches. A network with parallel branches in bf16 is
+    tested too.
+    """
     cases: tuple[dict[str, Any], ...] = ({"net": "mlp"}, {"net": "resnet18", "precision": "bf16"})
     stream = small_stream(classes=20, shape=(3, 16, 16))
     as_it_was = torch.backends.cudnn.deterministic
@@ -206,36 +222,36 @@ def a_graph_gives_the_same_bits(method: Method) -> None:
     try:
         for case in cases:
             ends = [
-                teach(make(method, device="cuda", engine=name, **case), stream, last=75)
+                teach(make_learner(method, device="cuda", engine=name, **case), stream, last=75)
                 for name in ("eager", "graph")
             ]
             wanted = f"captured steps to give the bits of eager ones, with {case}"
-            expect_same(state_of(ends[0]), state_of(ends[1]), wanted)
+            expect_same_state(state_fingerprints(ends[0]), state_fingerprints(ends[1]), wanted)
     finally:
         torch.backends.cudnn.deterministic = as_it_was
 
 
 def the_step_never_waits(method: Method) -> None:
-    """On a GPU torch's own detector finds no host synchronisation in a step."""
+    """On a GPU, torch detects no synchronisation with the host in a step."""
     stream = small_stream().on(torch.device("cuda"))
-    learner = teach(make(method, device="cuda", engine="eager"), stream, last=12)
+    learner = teach(make_learner(method, device="cuda", engine="eager"), stream, last=12)
     x, y = stream.batch(12)
-    rows = learner._admit(y.tolist())
+    rows = learner._assign_rows(y.tolist())
     torch.cuda.set_sync_debug_mode("error")
     try:
-        learner.trainer.once(learner.step, x, rows)
+        learner.trainer.run_once(learner.step, x, rows)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
 def the_file_explains_itself(method: Method) -> None:
-    """The module says what it departs from and what it costs; the class shows an example."""
+    """The module's docstring has Departures and Cost, and the class's has an example."""
     module = sys.modules[method.__module__].__doc__ or ""
     for word in ("Departures", "Cost"):
         wanted = f"{word!r} in the docstring of the module {method.__module__}"
-        expect(word in module, wanted, "none", "")
+        expect_that(word in module, wanted, "none", "")
     wanted = f"an example, >>>, in the docstring of {method.__name__}"
-    expect(">>>" in (method.__doc__ or ""), wanted, "none", "")
+    expect_that(">>>" in (method.__doc__ or ""), wanted, "none", "")
 
 
 class _NoOptimizer:
@@ -243,9 +259,9 @@ class _NoOptimizer:
         pass
 
 
-def _bytes(tree: Any) -> int:
+def _count_bytes(tree: Any) -> int:
     if isinstance(tree, Tensor):
         return tree.numel() * tree.element_size()
     if isinstance(tree, dict):
-        return sum(_bytes(value) for value in tree.values())
+        return sum(_count_bytes(value) for value in tree.values())
     return 0

@@ -1,4 +1,4 @@
-"""What learning must be: of any batch, from labels alone, with every part in use."""
+"""Checks of learning: any valid batch works, nothing but batches is needed, and it does learn."""
 
 from __future__ import annotations
 
@@ -12,109 +12,110 @@ from onepass.evaluation.probes import PROBES
 from onepass.learning.memory_contents import stores_of
 from onepass.methods.finetune import Finetune
 from onepass.streams import ClassIncremental
-from onepass.tools.checks.tools import (
-    SCORED,
+from onepass.tools.checks.helpers import (
+    SCORE_METHODS,
     Method,
-    batches,
-    dataset,
-    device,
-    expect,
-    expect_finite,
-    expect_same,
-    make,
-    make_wide,
-    params_of,
-    samples,
+    batch_steps,
+    device_of_checks,
+    expect_finite_values,
+    expect_same_state,
+    expect_that,
+    make_learner,
+    make_wide_learner,
+    parameter_fingerprints,
+    small_dataset,
     small_stream,
-    state_of,
+    state_fingerprints,
     teach,
+    unseen_samples,
 )
 
-RATES = (3e-3, 1e-3)
+RATES = (3e-3, 1e-3)  # learning rates to try; some heads need the smaller one
 
 
 def learn_leaves_its_inputs_alone(method: Method) -> None:
-    """The batch is the caller's; what is kept of it is a copy."""
+    """Learning does not change the caller's batch, and keeps copies of its samples."""
     stream = small_stream()
-    learner, other = make(method), make(method)
+    learner, other = make_learner(method), make_learner(method)
     for index in range(12):
         x, y = stream.batch(index)
         given_x, given_y = x.clone(), y.clone()
         learner.learn(given_x, given_y)
         same = torch.equal(x, given_x) and torch.equal(y, given_y)
-        expect(same, "learn to leave x and y as they are", "other values in them")
-        given_x.zero_()  # what the caller does with the batch afterwards must not matter
+        expect_that(same, "learn to leave x and y as they are", "other values in them")
+        given_x.zero_()  # the caller may reuse the batch afterwards
         other.learn(x, y)
-    wanted = "what is kept of a batch to be a copy of it"
-    expect_same(state_of(other), state_of(learner), wanted)
+    wanted = "samples to be copied from the batch"
+    expect_same_state(state_fingerprints(other), state_fingerprints(learner), wanted)
 
 
 def odd_batches_are_learned(method: Method) -> None:
-    """One sample, one class, ragged batches, a class first seen amid others: all finite."""
+    """Loss and scores stay finite on batches of one sample, one class or a new class among old."""
     stream = small_stream()
     x, y = stream.dataset.train_x, stream.dataset.train_y
-    learner = make(method)
+    learner = make_learner(method)
     order = [[0], [0, 40, 1], [2, 3, 4], [41, 80, 42, 5], [81], [120, 0, 40, 80, 121, 200]]
     for index in order:
         step = learner.learn(x[index], y[index])
         labels = y[index].tolist()
-        expect_finite(step.loss, f"the loss of a batch with the labels {labels}")
-        expect_finite(learner.scores(x), f"scores after a batch with the labels {labels}", SCORED)
+        expect_finite_values(step.loss, f"the loss of a batch with the labels {labels}")
+        expect_finite_values(
+            learner.scores(x), f"scores after a batch with the labels {labels}", SCORE_METHODS
+        )
     arrivals, found = [0, 1, 2, 3, 5], learner.classes
-    expect(found == arrivals, f"classes in order of arrival, {arrivals}", found, "classes")
+    expect_that(found == arrivals, f"classes in order of arrival, {arrivals}", found, "classes")
 
 
 def extreme_inputs_stay_finite(method: Method) -> None:
-    """Black, white and constant images, and vectors of size 1e4."""
+    """The loss stays finite on black, white and grey images and on vectors of 1e4."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
+    learner = teach(make_learner(method), stream, last=12)
     for value in (0, 255, 127):
         step = learner.learn(torch.full((10, 3, 8, 8), value, dtype=torch.uint8), [0] * 10)
-        expect_finite(step.loss, f"the loss on images of nothing but {value}")
+        expect_finite_values(step.loss, f"the loss on images whose pixels are all {value}")
     vectors = small_stream(shape=(5,))
-    learner = teach(make(method), vectors, last=12)
+    learner = teach(make_learner(method), vectors, last=12)
     step = learner.learn(torch.full((10, 5), 1e4), [0] * 5 + [1] * 5)
-    expect_finite(step.loss, "the loss on vectors of nothing but 1e4")
+    expect_finite_values(step.loss, "the loss on vectors whose values are all 1e4")
 
 
 def large_logits_do_no_harm(method: Method) -> None:
-    """With logits of 1e4 a step is still finite, and so is all that it leaves behind."""
+    """Loss, parameters and scores stay finite in a step with logits of 1e4."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
+    learner = teach(make_learner(method), stream, last=12)
     x, y = stream.batch(12)
     with torch.no_grad():
-        logits = learner.trainer.evaluator(
+        logits = learner.trainer.eval_model(
             learner.views.normalise(x.to(learner.trainer.torch_device))
         )
         learner.model.head.weight.mul_(1e4 / logits.abs().max())
     step = learner.learn(x, y)
-    expect_finite(step.loss, "the loss at logits of 1e4")
+    expect_finite_values(step.loss, "the loss at logits of 1e4")
     for name, parameter in learner.model.named_parameters():
-        expect_finite(parameter, f"{name}, after a step at logits of 1e4,")
-    expect_finite(learner.scores(x), "scores after a step at logits of 1e4", SCORED)
+        expect_finite_values(parameter, f"{name}, after a step at logits of 1e4,")
+    expect_finite_values(learner.scores(x), "scores after a step at logits of 1e4", SCORE_METHODS)
 
 
 def precisions_agree(method: Method) -> None:
-    """The losses of the first steps are those of fp32 in bf16 too, within 2 %."""
+    """The losses of the first steps in bf16 are within 2 % of those in fp32."""
     stream = small_stream()
     losses = [
-        [float(give(learner).loss) for give in batches(stream, last=4)]
-        for learner in (make(method), make(method, precision="bf16"))
+        [float(give(learner).loss) for give in batch_steps(stream, last=4)]
+        for learner in (make_learner(method), make_learner(method, precision="bf16"))
     ]
     for exact, rounded in zip(*losses, strict=True):
         near = abs(exact - rounded) < 0.02 * abs(exact) + 0.002
-        expect(near, f"a loss in bf16 like that in fp32, {exact:.5g}", f"{rounded:.5g}")
+        expect_that(near, f"a loss in bf16 like that in fp32, {exact:.5g}", f"{rounded:.5g}")
 
 
 def vectors_are_learned_like_images(method: Method) -> None:
-    """Float feature vectors are first-class: two separable classes are told apart, at one of two
-    learning rates."""
+    """Two separable classes of float vectors are learned, at one of two learning rates."""
     stream = small_stream(shape=(64,))
     known = stream.dataset.test_y < 2
     x, y = stream.dataset.test_x[known], stream.dataset.test_y[known]
 
     def right(lr: float) -> float:
-        learner = teach(make_wide(method, lr=lr), stream, last=8)
+        learner = teach(make_wide_learner(method, lr=lr), stream, last=8)
         predicted = torch.as_tensor(learner.predict(x)).cpu()
         return float((predicted == y).float().mean())
 
@@ -123,36 +124,36 @@ def vectors_are_learned_like_images(method: Method) -> None:
         best = max(best, right(lr))
         if best > 0.9:
             return
-    wanted = "two separable classes of vectors to be told apart, over 90 % of them"
-    expect(False, wanted, f"{best:.0%} at best")
+    wanted = "over 90 % accuracy on two separable classes of vectors"
+    expect_that(False, wanted, f"{best:.0%} at best")
 
 
 def every_parameter_gets_a_gradient(method: Method) -> None:
-    """No part of the network is forgotten by the loss."""
-    learner = teach(make(method), small_stream(), last=12)
+    """The loss gives every trainable parameter of the network a gradient."""
+    learner = teach(make_learner(method), small_stream(), last=12)
     trainable = [pair for pair in learner.model.named_parameters() if pair[1].requires_grad]
     for name, parameter in trainable:
         idle = parameter.grad is None or not bool(parameter.grad.any())
-        expect(not idle, "every parameter to get a gradient from the loss", f"none for {name}")
+        expect_that(not idle, "every parameter to get a gradient from the loss", f"none for {name}")
 
 
 def memory_reaches_the_gradient(method: Method) -> None:
-    """Other labels in the memory give another update: what is stored is really trained on."""
+    """The stored samples are trained on: with other labels in the memory the update differs."""
     stream = small_stream()
-    learners = [teach(make(method), stream, last=12) for _ in range(2)]
+    learners = [teach(make_learner(method), stream, last=12) for _ in range(2)]
     for store in stores_of(learners[1]):
         store.y.copy_((store.y + 1) % 2)
     for learner in learners:
         teach(learner, stream, first=12, last=13)
     same = learners[0].params_sha256() == learners[1].params_sha256()
-    expect(not same, "another update when the memory has other labels", "the same")
+    expect_that(not same, "another update when the memory has other labels", "the same")
 
 
 def bad_batches_change_nothing(method: Method) -> None:
-    """A batch that is refused leaves the learner as it was."""
+    """A batch that is refused leaves the learner unchanged."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
-    before = state_of(learner)
+    learner = teach(make_learner(method), stream, last=12)
+    before = state_fingerprints(learner)
     x, y = stream.batch(12)
     refused = [
         (x.float(), y),
@@ -170,151 +171,173 @@ def bad_batches_change_nothing(method: Method) -> None:
             pass
         else:
             batch = f"x {bad_x.dtype} {tuple(bad_x.shape)} and y {bad_y}"
-            expect(False, f"an InputError for {batch}", "that it was learned", "learn")
-    expect_same(before, state_of(learner), "refused batches to change nothing", "learn")
+            expect_that(False, f"an InputError for {batch}", "that learn accepted it", "learn")
+    expect_same_state(
+        before, state_fingerprints(learner), "refused batches to change nothing", "learn"
+    )
 
 
 def labels_are_only_names(method: Method) -> None:
-    """Other labels for the same classes give the same parameters, and predictions by those."""
+    """Renaming the classes changes no parameter; predictions use the new names."""
     stream = small_stream()
-    plain, renamed = make(method), make(method)
+    plain, renamed = make_learner(method), make_learner(method)
     for index in range(12):
         x, y = stream.batch(index)
         plain.learn(x, y)
         renamed.learn(x, [f"class {label}" for label in y.tolist()])
-    wanted = "the same parameters whatever classes are called"
-    expect_same(params_of(plain), params_of(renamed), wanted)
-    x = samples(stream)
+    wanted = "the same parameters whatever the classes are called"
+    expect_same_state(parameter_fingerprints(plain), parameter_fingerprints(renamed), wanted)
+    x = unseen_samples(stream)
     named = [f"class {label}" for label in plain.predict(x).tolist()]
     same = renamed.predict(x).tolist() == named
-    expect(same, "the same predictions whatever classes are called", "others", "predict")
+    expect_that(same, "the same predictions whatever the classes are called", "others", "predict")
 
 
 def nobody_tells_the_future(method: Method) -> None:
-    """A stream's beginning gives the same bits whatever comes after it, and whether an evaluation
-    or a plain loop brings it."""
-    whole = dataset(classes=20)
+    """The state after the first tasks does not depend on the tasks that follow.
+
+    It is also the same in `evaluate` and in a plain loop over the batches.
+    """
+    dataset = small_dataset(classes=20)
     groups = [[label, label + 1] for label in range(0, 20, 2)]
-    short = ClassIncremental(whole, tasks=groups[:2], seed=1)
-    longer = ClassIncremental(whole, tasks=groups, seed=1)
-    ends = [teach(make(method), stream, last=len(short)) for stream in (short, longer)]
-    ends.append(make(method))
+    short = ClassIncremental(dataset, tasks=groups[:2], seed=1)
+    longer = ClassIncremental(dataset, tasks=groups, seed=1)
+    ends = [teach(make_learner(method), stream, last=len(short)) for stream in (short, longer)]
+    ends.append(make_learner(method))
     for _ in evaluate(ends[-1], short):
         pass
-    first, second, third = map(state_of, ends)
-    expect_same(first, second, "the same state whatever is still to come")
-    expect_same(first, third, "the same state in an evaluation as in a plain loop")
+    first, second, third = map(state_fingerprints, ends)
+    expect_same_state(first, second, "the same state whatever is still to come")
+    expect_same_state(first, third, "the same state in an evaluation as in a plain loop")
 
 
 def boundaries_are_inferred(method: Method) -> None:
-    """Without new_task, unseen classes after `gap` batches without any begin a task, and after one
-    batch less they do not."""
+    """Without `new_task`, a task begins when unseen classes come after `gap` batches without any.
+
+    After one batch fewer it does not begin. Inferred boundaries act like announced ones.
+    """
     stream = small_stream()
-    quiet = 7  # batches without an unseen class, of the eight of a task
-    learner = make(method, gap=quiet)
+    quiet = 7  # of the eight batches of a task, all but the first have no unseen class
+    learner = make_learner(method, gap=quiet)
     for x, y in stream:
         learner.learn(x, y)
-    expect(learner.task == 2, "2 inferred boundaries", learner.task, "learn")
-    waiting = make(method, gap=quiet + 1)
+    expect_that(learner.task == 2, "2 inferred boundaries", learner.task, "learn")
+    waiting = make_learner(method, gap=quiet + 1)
     for index in range(quiet + 2):
         waiting.learn(*stream.batch(index))
-    wanted = f"no boundary after {quiet} batches without an unseen class, of a gap of {quiet + 1}"
-    expect(waiting.task == 0, wanted, "one", "learn")
-    told = make(method, gap=quiet)
+    wanted = f"no boundary after {quiet} batches without an unseen class, at gap={quiet + 1}"
+    expect_that(waiting.task == 0, wanted, "a boundary", "learn")
+    announced = make_learner(method, gap=quiet)
     for index, (x, y) in enumerate(stream):
         if stream.starts_task(index):
-            told.new_task()
-        told.learn(x, y)
-    wanted = "inferred boundaries to act as boundaries that are told"
-    expect_same(params_of(told), params_of(learner), wanted, "on_task_end step")
+            announced.new_task()
+        announced.learn(x, y)
+    wanted = "inferred boundaries to act like announced ones"
+    expect_same_state(
+        parameter_fingerprints(announced),
+        parameter_fingerprints(learner),
+        wanted,
+        "on_task_end step",
+    )
 
 
 def the_head_grows(method: Method) -> None:
-    """More classes than the head was born for: all are learned, and none is lost."""
+    """The class head doubles when it is full, and no class is lost."""
     stream = small_stream(classes=20, per_class=10)
-    learner = teach(make(method), stream)
+    learner = teach(make_learner(method), stream)
     arrivals = dict.fromkeys(label for _, y in stream for label in y.tolist())
     capacity, found = learner.model.head.capacity, learner.classes
-    expect(capacity == 32, "a head that doubles from 16 rows to 32", f"{capacity}", "make_head")
-    expect(
+    expect_that(
+        capacity == 32, "a head that doubles from 16 rows to 32", f"{capacity}", "make_head"
+    )
+    expect_that(
         found == list(arrivals), f"classes in order of arrival, {list(arrivals)}", found, "classes"
     )
-    columns = learner.scores(samples(stream)).shape[1]
-    expect(columns == 20, "scores for 20 classes", f"{columns} columns", SCORED)
+    columns = learner.scores(unseen_samples(stream)).shape[1]
+    expect_that(columns == 20, "scores for 20 classes", f"{columns} columns", SCORE_METHODS)
 
 
 def spare_rows_stay_at_birth(method: Method) -> None:
-    """Rows that wait for a class are not moved by decay, and a new class starts from its birth."""
+    """Weight decay does not change the rows of the head that have no class yet.
+
+    So a new class starts from its row's initial value.
+    """
     stream = small_stream()
-    learner = teach(make(method, weight_decay=0.1), stream, last=1)
+    learner = teach(make_learner(method, weight_decay=0.1), stream, last=1)
     spare = learner.model.head.weight[8:].detach().clone()
     teach(learner, stream, first=1)
     same = torch.equal(spare, learner.model.head.weight[8:])
-    expect(
-        same, "rows without a class to stay as they were born", "that they moved", "step make_head"
+    expect_that(
+        same,
+        "rows without a class to keep their initial values",
+        "that they changed",
+        "step make_head",
     )
 
 
 def a_frozen_head_stays(method: Method) -> None:
-    """`head="frozen"`: rows train in the first task and no row moves after the first boundary."""
+    """With `head="frozen"` the head trains in the first task, and no row changes afterwards."""
     stream = small_stream()
-    learner = teach(make(method, head="frozen"), stream, last=1)
-    born = learner.model.head.weight.detach().clone()
+    learner = teach(make_learner(method, head="frozen"), stream, last=1)
+    initial = learner.model.head.weight.detach().clone()
     teach(learner, stream, first=1, last=8)
     frozen = learner.model.head.weight.detach().clone()
-    trained = not torch.equal(born[:2], frozen[:2])
-    expect(trained, "a frozen head to train in the first task", "that it stayed")
+    trained = not torch.equal(initial[:2], frozen[:2])
+    expect_that(trained, "a frozen head to train in the first task", "that it did not")
     teach(learner, stream, first=8)
     same = torch.equal(frozen, learner.model.head.weight)
-    expect(same, "a frozen head to stay after the first boundary", "that a row moved")
+    expect_that(same, "a frozen head not to change after the first task", "that a row changed")
 
 
 def probing_changes_nothing(method: Method) -> None:
-    """Probes watch: not one bit of the learner is different."""
+    """Probes change no bit of the learner."""
     stream = small_stream()
-    plain, watched = make(method), make(method)
-    everyone = [probe() for probe in PROBES.all().values()]
-    for give in batches(stream):
+    plain, probed = make_learner(method), make_learner(method)
+    probes = [probe() for probe in PROBES.all().values()]
+    for give in batch_steps(stream):
         give(plain)
-        step = give(watched)
-        for probe in everyone:
-            probe.stepped(watched, step)
+        step = give(probed)
+        for probe in probes:
+            probe.stepped(probed, step)
             probe.task_ended(0)
-    expect_same(state_of(plain), state_of(watched), "probes to change nothing")
+    expect_same_state(
+        state_fingerprints(plain), state_fingerprints(probed), "probes to change nothing"
+    )
 
 
 def training_does_not_notice_an_average(method: Method) -> None:
-    """With an average or without one: the same network, memory, optimiser and generators, to the
-    bit."""
+    """A moving average of the weights changes no bit of network, memory, optimiser or generators.
+
+    Self-distillation is switched off, because there the average teaches.
+    """
     if "average" in method.traits.unsupported:
         return
     stream = small_stream()
     plain, averaged = (
-        state_of(teach(make(method, average=rule, distil=0.0), stream, last=9))
+        state_fingerprints(teach(make_learner(method, average=rule, distil=0.0), stream, last=9))
         for rule in (None, 0.9)
     )
-    own = {name: one for name, one in averaged.items() if not name.startswith("parts.averaged.")}
-    expect_same(plain, own, "an average to change nothing but itself")
+    others = {key: sha for key, sha in averaged.items() if not key.startswith("parts.averaged.")}
+    expect_same_state(plain, others, "an average to change nothing but itself")
 
 
 def beats_finetuning(method: Method) -> None:
-    """On a stream that fine-tuning forgets, the method is at least 20 points above it, at one of
-    two learning rates: some heads need a smaller one."""
-    floor, best = _floor(device.get()), 0.0
+    """The method ends over 20 points above fine-tuning, at one of two learning rates."""
+    floor, best = _finetune_accuracy(device_of_checks.get()), 0.0
     for lr in RATES:
         best = max(best, _final_accuracy(method, lr))
         if best > floor + 20:
             return
     wanted = f"accuracy 20 points above that of fine-tuning, {floor:.1f}"
-    expect(False, wanted, f"{best:.1f} at best")
+    expect_that(False, wanted, f"{best:.1f} at best")
 
 
 def _final_accuracy(method: Method, lr: float) -> float:
-    *_, last = evaluate(make_wide(method, lr=lr), small_stream())
+    *_, last = evaluate(make_wide_learner(method, lr=lr), small_stream())
     return last.accuracy
 
 
 @cache
-def _floor(device: str) -> float:
-    """What fine-tuning comes to there, which is the same for every method that is compared."""
+def _finetune_accuracy(device: str) -> float:
+    """Returns the final accuracy of fine-tuning, which serves all methods and is computed once."""
     return _final_accuracy(Finetune, RATES[0])

@@ -1,4 +1,4 @@
-"""What checks there are, read from the source: to complete a name takes no torch."""
+"""The names of the checks, read from the source, so that a shell completes them without torch."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ HOME = "onepass.tools.checks"
 MODULES = ("predicting", "learning", "repeating", "costing")  # in the order in which they run
 
 
-def declared(module: str) -> dict[str, str]:
-    """Returns the names of a module's checks, each with a sentence about it."""
+def checks_in_module(module: str) -> dict[str, str]:
+    """Returns the names of a module's checks with the first sentence of their docstrings."""
     return {
         defined.name: first_sentence(ast.get_docstring(defined) or "")
-        for defined in lazy.parsed(f"{HOME}.{module}").body
+        for defined in lazy.parse_module(f"{HOME}.{module}").body
         if isinstance(defined, ast.FunctionDef) and not defined.name.startswith("_")
     }
 
 
-def summaries() -> dict[str, str]:
-    """Returns the names of all checks, each with a sentence about it."""
-    return {name: text for module in MODULES for name, text in declared(module).items()}
+def check_summaries() -> dict[str, str]:
+    """Returns the names of all checks with the first sentence of their docstrings."""
+    return {name: text for module in MODULES for name, text in checks_in_module(module).items()}
 
 
-def chosen(only: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Returns those of the names that are asked for, in their own order: all if none is. They may
-    be written with `-`, or as they are shown, with spaces.
+def select_names(only: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Returns the names that are in `only`, in the order of `names`; all if `only` is empty.
 
-    >>> chosen(["same-seed"], ["the_head_grows", "same_seed"])
+    `only` may write a name with `_`, with `-`, or with spaces, as `onepass check` prints it.
+
+    >>> select_names(["same-seed"], ["the_head_grows", "same_seed"])
     ['same_seed']
     """
     names = list(names)
-    asked = {name: name.replace("-", "_").replace(" ", "_") for name in only}
-    for name, meant in asked.items():
+    wanted = {name: name.replace("-", "_").replace(" ", "_") for name in only}
+    for name, meant in wanted.items():
         if meant not in names:
             raise UnknownNameError("check", name if meant == name else meant, names)
-    return [name for name in names if name in asked.values()] if asked else names
+    return [name for name in names if name in wanted.values()] if wanted else names

@@ -1,4 +1,4 @@
-"""What predicting must be: possible at any time after the first batch, and without a trace."""
+"""Checks of predictions: they work at any time after the first batch and change nothing."""
 
 from __future__ import annotations
 
@@ -7,111 +7,116 @@ import math
 import torch
 
 from onepass.base.errors import NotFittedError
-from onepass.tools.checks.tools import (
-    SCORED,
+from onepass.tools.checks.helpers import (
+    SCORE_METHODS,
     Method,
-    expect,
-    expect_same,
-    make,
-    samples,
+    expect_same_state,
+    expect_that,
+    make_learner,
     small_stream,
-    state_of,
+    state_fingerprints,
     teach,
+    unseen_samples,
 )
 
 
 def predict_before_learning_is_refused(method: Method) -> None:
-    """Predicting before the first batch raises NotFittedError, as scikit-learn's users expect."""
+    """Predicting before the first batch raises NotFittedError, as users of scikit-learn expect."""
     wanted = "NotFittedError before anything is learned"
     try:
-        make(method).predict(samples(small_stream()))
+        make_learner(method).predict(unseen_samples(small_stream()))
     except NotFittedError as problem:
         for kind in (ValueError, AttributeError):
-            found = f"one that is no {kind.__name__}"
-            expect(isinstance(problem, kind), wanted, found, "predict")
+            found = f"one that is not a {kind.__name__}"
+            expect_that(isinstance(problem, kind), wanted, found, "predict")
     else:
-        expect(False, wanted, "an answer", "predict")
+        expect_that(False, wanted, "an answer", "predict")
 
 
 def predict_leaves_no_trace(method: Method) -> None:
-    """Parameters, buffers, memory, generators and mode are the same after predicting."""
+    """Predicting leaves parameters, buffers, memory, generators and mode as they were."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
-    before, training = state_of(learner), learner.model.training
-    learner.predict(samples(stream))
-    learner.scores(samples(stream))
-    at = f"predict {SCORED}"
-    expect_same(before, state_of(learner), "predicting to change nothing", at)
+    learner = teach(make_learner(method), stream, last=12)
+    before, training = state_fingerprints(learner), learner.model.training
+    learner.predict(unseen_samples(stream))
+    learner.scores(unseen_samples(stream))
+    at = f"predict {SCORE_METHODS}"
+    expect_same_state(before, state_fingerprints(learner), "predicting to change nothing", at)
     mode = f"training = {learner.model.training}"
-    expect(
+    expect_that(
         learner.model.training == training, f"predicting to leave training = {training}", mode, at
     )
 
 
 def predict_in_parts_agrees(method: Method) -> None:
-    """The scores of a batch are the scores of its parts."""
+    """A sample's scores are the same in a batch of any size."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
-    x = samples(stream)
-    whole = learner.scores(x)
-    parts = torch.cat([learner.scores(x[:7]), learner.scores(x[7:8]), learner.scores(x[8:])])
-    away = float((whole - parts).abs().max()) if whole.shape == parts.shape else math.inf
+    learner = teach(make_learner(method), stream, last=12)
+    x = unseen_samples(stream)
+    together = learner.scores(x)
+    pieces = torch.cat([learner.scores(x[:7]), learner.scores(x[7:8]), learner.scores(x[8:])])
+    away = float((together - pieces).abs().max()) if together.shape == pieces.shape else math.inf
     wanted = "a sample's scores to depend on no other sample"
-    found = f"scores that move by {away:.2g} when the batch is cut"
-    expect(torch.allclose(whole, parts, atol=1e-5), wanted, found, SCORED)
+    found = f"scores that change by {away:.2g} when the batch is split"
+    expect_that(torch.allclose(together, pieces, atol=1e-5), wanted, found, SCORE_METHODS)
 
 
 def scores_have_a_column_for_each_class(method: Method) -> None:
-    """Columns are the classes seen so far, and predict names the label of the highest."""
+    """Scores have a column for each class so far, and predict returns the label of the highest."""
     stream = small_stream()
-    learner = make(method)
+    learner = make_learner(method)
     for last in (1, 9, 24):
         teach(learner, stream, first=learner.steps, last=last)
-        scores = learner.scores(samples(stream)).cpu()
+        scores = learner.scores(unseen_samples(stream)).cpu()
         wanted = f"one column for each of {len(learner.classes)} classes"
         found = f"{scores.shape[1]} columns"
-        expect(scores.shape[1] == len(learner.classes), wanted, found, SCORED)
+        expect_that(scores.shape[1] == len(learner.classes), wanted, found, SCORE_METHODS)
         best = [learner.classes[row] for row in scores.argmax(dim=1).tolist()]
-        same = best == learner.predict(samples(stream)).tolist()
-        expect(same, "predict to give the label of the highest score", "another", "predict")
+        same = best == learner.predict(unseen_samples(stream)).tolist()
+        expect_that(same, "predict to give the label of the highest score", "another", "predict")
         given = stream.dataset.train_y[torch.cat([stream.indices(i) for i in range(last)])]
         known = sorted(set(given.tolist()))
         learned = sorted(int(label) for label in learner.classes)
-        expect(learned == known, f"the classes of the batches, {known}", learned, "classes")
+        expect_that(learned == known, f"the classes of the batches, {known}", learned, "classes")
 
 
 def a_snapshot_stays(method: Method) -> None:
-    """It predicts as the learner did when it was taken, whatever the learner learns afterwards, and
-    taking it leaves no trace."""
+    """A snapshot predicts as the learner did when it was taken, whatever is learned afterwards.
+
+    Taking it changes nothing in the learner.
+    """
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
-    x, before, at = samples(stream), state_of(learner), f"snapshot {SCORED}"
+    learner = teach(make_learner(method), stream, last=12)
+    x, before, at = unseen_samples(stream), state_fingerprints(learner), f"snapshot {SCORE_METHODS}"
     scores = learner.scores(x)
     snapshot = learner.snapshot()
-    expect_same(before, state_of(learner), "a snapshot to change nothing when it is taken", at)
+    expect_same_state(
+        before, state_fingerprints(learner), "a snapshot to change nothing when it is taken", at
+    )
     teach(learner, stream, first=12)
     same = torch.equal(snapshot.scores(x), scores)
-    expect(same, "a snapshot to score as it did when it was taken", "other scores", at)
+    expect_that(same, "a snapshot to score as it did when it was taken", "other scores", at)
     classes = learner.classes[: scores.shape[1]]
     found = list(snapshot.classes)
-    expect(found == classes, f"a snapshot to keep its classes, {classes}", found, at)
+    expect_that(found == classes, f"a snapshot to keep its classes, {classes}", found, at)
     learned = not torch.equal(learner.scores(x)[:, : scores.shape[1]], scores)
-    expect(learned, "the learner's own scores to move on", "the same scores: nothing was learned")
+    expect_that(
+        learned, "the learner's own scores to move on", "the same scores: nothing was learned"
+    )
 
 
 def the_average_predicts(method: Method) -> None:
-    """Where there is an average, scores are made with it alone, and not with the network that
-    trains."""
+    """With a moving average of the weights, scores come from it, not from the trained network."""
     if "average" in method.traits.unsupported:
         return
     stream = small_stream(shape=(16,))
-    learner = teach(make(method, average=0.9), stream, last=9)
-    x = samples(stream)
+    learner = teach(make_learner(method, average=0.9), stream, last=9)
+    x = unseen_samples(stream)
     alone = learner.scores(x)
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.zero_()
-    learner._scorer = None  # made for this state, with whatever it asks
+    learner._scorer = None  # it was cached before the weights became zero
     same = torch.equal(learner.scores(x), alone)
     wanted = "scores that come from the average alone"
-    expect(same, wanted, "scores that come from the network that trains", SCORED)
+    expect_that(same, wanted, "scores that come from the network that trains", SCORE_METHODS)

@@ -1,4 +1,4 @@
-"""What repeating must give: the same bits for the same seed, whatever happens around."""
+"""Checks of repeatability: the same seed gives the same bits, also after a save and a resume."""
 
 from __future__ import annotations
 
@@ -16,55 +16,61 @@ from onepass.learning.checkpoint.file import open_learner
 from onepass.learning.learner import Learner
 from onepass.nets import ResNet18
 from onepass.streams import Stream
-from onepass.tools.checks.tools import (
+from onepass.tools.checks.helpers import (
     Method,
-    batches,
-    device,
-    expect,
-    expect_same,
-    make,
-    params_of,
+    batch_steps,
+    device_of_checks,
+    expect_same_state,
+    expect_that,
+    make_learner,
+    parameter_fingerprints,
     small_stream,
-    state_of,
+    state_fingerprints,
     teach,
 )
 
-DRAWS, SAVED = "step build", "build state_dict"  # where to look
+# functions of a method to look at if it draws, or keeps its state, in the wrong way
+DRAWING_METHODS, STATE_METHODS = "step build", "build state_dict"
 
 
 def same_seed_same_bits(method: Method) -> None:
-    """Two learners with one seed end equal, to the last generator."""
+    """Two learners with the same seed end with the same state, generators included."""
     stream = small_stream()
-    first, second = (teach(make(method, seed=3), stream) for _ in range(2))
+    first, second = (teach(make_learner(method, seed=3), stream) for _ in range(2))
     wanted = "the same bits from the same seed"
-    expect_same(state_of(first), state_of(second), wanted, DRAWS)
+    expect_same_state(
+        state_fingerprints(first), state_fingerprints(second), wanted, DRAWING_METHODS
+    )
 
 
 def other_seed_other_bits(method: Method) -> None:
-    """The seed is really used."""
+    """Two learners with different seeds end with different parameters."""
     stream = small_stream()
-    first, second = (teach(make(method, seed=seed), stream, last=3) for seed in (3, 4))
-    differ = params_of(first) != params_of(second)
-    expect(differ, "other parameters from another seed", "the same", DRAWS)
+    first, second = (teach(make_learner(method, seed=seed), stream, last=3) for seed in (3, 4))
+    differ = parameter_fingerprints(first) != parameter_fingerprints(second)
+    expect_that(differ, "other parameters from another seed", "the same", DRAWING_METHODS)
 
 
 def the_memory_may_take_the_batch_at_once(method: Method) -> None:
-    """A captured step lets the batch into the memory while gradients are computed, any other when
-    the network has moved; so no gradient may need what the memory holds."""
+    """A step does not read the memory once `descend` has begun.
+
+    An eager step stores the batch after the optimiser step. A captured step stores it while the
+    gradients are computed, so they must not depend on what the memory holds.
+    """
     stream = small_stream()
     ends = []
     for at_once in (False, True):
-        learner = teach(make(method), stream, last=10)
+        learner = teach(make_learner(method), stream, last=10)
         if at_once and learner.traits.capturable:
-            learner.trainer._let_in_aside = learner.trainer.finish  # type: ignore[method-assign]
-        ends.append(state_of(teach(learner, stream, first=10, last=20)))
-        vars(learner.trainer).pop("_let_in_aside", None)
+            learner.trainer._store_on_side_stream = learner.trainer.finish  # type: ignore[method-assign]
+        ends.append(state_fingerprints(teach(learner, stream, first=10, last=20)))
+        vars(learner.trainer).pop("_store_on_side_stream", None)
     wanted = "no gradient of the step that reads the memory after `descend` has begun"
-    expect_same(ends[0], ends[1], wanted)
+    expect_same_state(ends[0], ends[1], wanted)
 
 
 def global_generators_are_left_alone(method: Method) -> None:
-    """The global generators of torch, NumPy and Python are neither read nor moved."""
+    """The global generators of torch, NumPy and Python are neither read nor advanced."""
     stream = small_stream()
     ends = []
     for seed in (1, 2):
@@ -73,81 +79,98 @@ def global_generators_are_left_alone(method: Method) -> None:
         np.random.seed(seed)
         random.seed(seed)
         before = torch.get_rng_state()
-        ends.append(state_of(teach(make(method), stream, last=12)))
+        ends.append(state_fingerprints(teach(make_learner(method), stream, last=12)))
         moved = not torch.equal(before, torch.get_rng_state())
         torch.set_rng_state(kept[0])
         np.random.set_state(kept[1])
         random.setstate(kept[2])
         wanted = "draws from `self.trainer.rngs` only"
-        expect(not moved, wanted, "that torch's global generator has moved", DRAWS)
-    expect_same(ends[0], ends[1], "learning not to read a global generator", DRAWS)
+        expect_that(not moved, wanted, "that torch's global generator advanced", DRAWING_METHODS)
+    expect_same_state(ends[0], ends[1], "learning not to read a global generator", DRAWING_METHODS)
 
 
 def a_saved_learner_goes_on_exactly(method: Method) -> None:
-    """Saved amid a task, opened and taught the rest, it equals one that was never stopped; also
-    with a network that has statistics of its own."""
+    """A learner that is saved within a task, opened and taught the rest equals one never stopped.
+
+    This also holds with a network that has BatchNorm statistics.
+    """
     grown = small_stream(classes=20, per_class=20)  # beyond the head's first capacity from 32 on
-    _stop_and_go_on(method, grown, stops=(1, 13, 34), more=5)
+    _expect_exact_resume(method, grown, stops=(1, 13, 34), more=5)
     small = ResNet18(width=2)
-    _stop_and_go_on(method, small_stream(shape=(3, 9, 9)), stops=(10,), more=2, net=small)
+    _expect_exact_resume(method, small_stream(shape=(3, 9, 9)), stops=(10,), more=2, net=small)
 
 
-def _stop_and_go_on(
+def _expect_exact_resume(
     method: Method, stream: Stream, stops: tuple[int, ...], more: int, **settings: Any
 ) -> None:
-    """The one that is stopped is stopped again and again, each time after it has gone on."""
-    whole, stopped = make(method, **settings), make(method, **settings)
+    """Stops one of two learners at each step of `stops`; compares both after `more` more steps."""
+    whole, stopped = make_learner(method, **settings), make_learner(method, **settings)
     for stop in stops:
         teach(stopped, stream, first=stopped.steps, last=stop)
-        opened = _saved_and_opened(stopped, settings.get("net"))
-        expect_same(state_of(stopped), state_of(opened), "opening a file to change nothing", SAVED)
+        opened = _save_and_open(stopped, settings.get("net"))
+        expect_same_state(
+            state_fingerprints(stopped),
+            state_fingerprints(opened),
+            "opening a file to change nothing",
+            STATE_METHODS,
+        )
         stopped = teach(opened, stream, first=stop, last=stop + more)
         teach(whole, stream, first=whole.steps, last=stop + more)
-        wanted = f"one that was saved at step {stop} to go on as if it had not been"
-        expect_same(state_of(whole), state_of(stopped), wanted, SAVED)
+        wanted = f"a learner saved at step {stop} to continue as if it had not been"
+        expect_same_state(
+            state_fingerprints(whole), state_fingerprints(stopped), wanted, STATE_METHODS
+        )
 
 
-def _saved_and_opened(learner: Learner, net: nn.Module | None) -> Learner:
+def _save_and_open(learner: Learner, net: nn.Module | None) -> Learner:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "learner.pt"
         learner.save(path)
-        return open_learner(path, device=device.get(), net=net)
+        return open_learner(path, device=device_of_checks.get(), net=net)
 
 
 def a_state_is_a_snapshot(method: Method) -> None:
-    """A state dict does not change when the learner goes on."""
+    """A state dict does not change while the learner learns on."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
+    learner = teach(make_learner(method), stream, last=12)
     state = learner.state_dict()
     teach(learner, stream, first=12)
-    again = make(method)
+    again = make_learner(method)
     again.load_state_dict(state)
     teach(again, stream, first=12)
-    wanted = "a state that does not change when the learner goes on"
-    expect_same(state_of(learner), state_of(again), wanted, "state_dict build")
+    wanted = "a state dict that does not change while the learner learns on"
+    expect_same_state(
+        state_fingerprints(learner), state_fingerprints(again), wanted, "state_dict build"
+    )
 
 
 def the_constructor_is_the_configuration(method: Method) -> None:
-    """Arguments are stored as given, `get_params` lists them all, and learning changes none."""
+    """`get_params` returns every constructor argument as given, and learning changes none."""
     names = [name for name in inspect.signature(method).parameters if name != "self"]
-    learner = make(method)
+    learner = make_learner(method)
     params = learner.get_params()
     wanted = f"get_params to list the constructor's arguments, {sorted(names)}"
-    expect(sorted(params) == sorted(names), wanted, sorted(params), "get_params __init__")
+    expect_that(sorted(params) == sorted(names), wanted, sorted(params), "get_params __init__")
     teach(learner, small_stream(), last=3)
     after = learner.get_params()
     changed = [name for name in names if params[name] is not after[name]]
-    expect(not changed, "settings that learning does not change", f"changes of {changed}")
+    expect_that(not changed, "settings that learning does not change", f"changes of {changed}")
 
 
 def a_clone_is_independent(method: Method) -> None:
-    """A learner made from another's settings starts fresh and shares nothing."""
+    """A learner made from another's settings starts new and shares nothing with it."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=3)
-    before = state_of(learner)
+    learner = teach(make_learner(method), stream, last=3)
+    before = state_fingerprints(learner)
     clone = type(learner)(**learner.get_params())
-    expect(clone.steps == 0, "a learner of the same settings to be new", f"{clone.steps} steps")
-    for give in batches(stream, last=3):
+    expect_that(
+        clone.steps == 0, "a learner of the same settings to be new", f"{clone.steps} steps"
+    )
+    for give in batch_steps(stream, last=3):
         give(clone)
-    expect_same(before, state_of(clone), "a learner of the same settings to learn the same")
-    expect_same(before, state_of(learner), "teaching one learner to change no other")
+    expect_same_state(
+        before, state_fingerprints(clone), "a learner of the same settings to learn the same"
+    )
+    expect_same_state(
+        before, state_fingerprints(learner), "teaching one learner to change no other"
+    )

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import names, same, timeless
-from following import Following, Stopped, stop_after
+from command import file_names, timeless, values_of
+from recording_listeners import RecordingListener, Stopped, stop_after
 
 import onepass
 from onepass import InputError, evaluate
@@ -18,7 +18,7 @@ from onepass.base.errors import WriteError
 from onepass.evaluation.callbacks import Forwarder, Listener, progress
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.learning.checkpoint import file
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.folder import RunFolder
 from onepass.runs.spec import Job
 
@@ -62,7 +62,7 @@ class Counting(Listener):
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> onepass.runs.result.Result:
     """The run without anybody who listens."""
-    return run(JOB, tmp_path_factory.mktemp("plain"))
+    return run_job(JOB, tmp_path_factory.mktemp("plain"))
 
 
 # ---- what they are told
@@ -80,13 +80,13 @@ def expected(result: object) -> list[tuple[str, object]]:
 
 
 def test_a_run_tells_of_its_events_in_order(tmp_path: Path) -> None:
-    following = Following()
-    run(JOB, tmp_path, listeners=[following])
+    following = RecordingListener()
+    run_job(JOB, tmp_path, listeners=[following])
     assert following.told == expected(20)
 
 
 def test_evaluate_tells_the_same_and_ends_without_a_result() -> None:
-    following = Following()
+    following = RecordingListener()
     stream = onepass.ClassIncremental(onepass.load("synthetic"), tasks=5, batch=30)
     for _ in evaluate(onepass.ER(memory=10), stream, every=5, listeners=[following]):
         pass
@@ -95,9 +95,9 @@ def test_evaluate_tells_the_same_and_ends_without_a_result() -> None:
 
 def test_a_resumed_run_tells_from_where_it_goes_on(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        run(JOB, tmp_path, checkpoint=6, listeners=[stop_after(14)])
-    following = Following()
-    run(JOB, tmp_path, resume=True, listeners=[following])
+        run_job(JOB, tmp_path, checkpoint=6, listeners=[stop_after(14)])
+    following = RecordingListener()
+    run_job(JOB, tmp_path, resume=True, listeners=[following])
     assert following.told[:2] == [("started", 12), ("stepped", 13)]
     assert following.told[1:] == expected(20)[expected(20).index(("stepped", 13)) :]
 
@@ -109,7 +109,7 @@ def test_what_is_about_to_run_is_described(tmp_path: Path) -> None:
         def started(self, run: onepass.evaluation.callbacks.Run) -> None:
             seen.append(run)
 
-    result = run(JOB, tmp_path, listeners=[Looking()])
+    result = run_job(JOB, tmp_path, listeners=[Looking()])
     (found,) = seen
     assert (found.job, found.folder, len(found.stream)) == (JOB, Path(result.out), 20)
     assert found.learner.params_sha256() == result.params_sha256
@@ -122,9 +122,9 @@ def test_what_is_about_to_run_is_described(tmp_path: Path) -> None:
 def test_an_observer_that_fails_is_dropped_and_named_and_changes_no_bit(
     hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, plain: onepass.runs.result.Result
 ) -> None:
-    following = Following()
-    result = run(JOB, tmp_path, listeners=[Failing(hook), following])
-    assert same(result, SAME) == same(plain, SAME)
+    following = RecordingListener()
+    result = run_job(JOB, tmp_path, listeners=[Failing(hook), following])
+    assert values_of(result, SAME) == values_of(plain, SAME)
     assert list(result.dropped) == ["failing"]
     assert "ZeroDivisionError" in result.dropped["failing"]
     assert all(word in result.dropped["failing"] for word in (hook, "of all things"))
@@ -135,13 +135,13 @@ def test_an_observer_that_fails_is_dropped_and_named_and_changes_no_bit(
 
 
 def test_one_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path) -> None:
-    class Recovered(Following):
+    class Recovered(RecordingListener):
         key = Failing.key
 
     with pytest.raises(Stopped):
-        run(JOB, tmp_path, checkpoint=6, listeners=[Failing("task_ended"), stop_after(8)])
+        run_job(JOB, tmp_path, checkpoint=6, listeners=[Failing("task_ended"), stop_after(8)])
     recovered = Recovered()
-    result = run(JOB, tmp_path, resume=True, listeners=[recovered])
+    result = run_job(JOB, tmp_path, resume=True, listeners=[recovered])
     assert list(result.dropped) == [Failing.key]
     assert recovered.told == []
 
@@ -150,15 +150,15 @@ def test_one_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path) -> Non
 def test_a_state_that_a_checkpoint_cannot_hold_costs_the_listener_and_not_the_checkpoint(
     held: object, tmp_path: Path, plain: onepass.runs.result.Result
 ) -> None:
-    class Hoarding(Following):
+    class Hoarding(RecordingListener):
         def state_dict(self) -> dict:
             return {"best": [held]}
 
     with pytest.raises(Stopped):
-        run(JOB, tmp_path, checkpoint=6, listeners=[Hoarding(), stop_after(8)])
-    result = run(JOB, tmp_path, resume=True, listeners=[Hoarding()])
+        run_job(JOB, tmp_path, checkpoint=6, listeners=[Hoarding(), stop_after(8)])
+    result = run_job(JOB, tmp_path, resume=True, listeners=[Hoarding()])
     assert list(result.dropped) == ["Hoarding"]
-    assert same(result, SAME) == same(plain, SAME)
+    assert values_of(result, SAME) == values_of(plain, SAME)
 
 
 @pytest.mark.parametrize("line", [{"loss": float("nan")}, {"where": Path("here")}])
@@ -167,7 +167,7 @@ def test_what_is_no_json_cannot_be_said(line: dict, tmp_path: Path) -> None:
         def scored(self, point: object) -> None:
             self.say(line)
 
-    assert list(run(JOB, tmp_path, listeners=[Babbling()]).dropped) == ["Babbling"]
+    assert list(run_job(JOB, tmp_path, listeners=[Babbling()]).dropped) == ["Babbling"]
 
 
 @pytest.mark.parametrize("hook", ["stepped", "finished"])
@@ -181,7 +181,7 @@ def test_an_interrupt_stops_the_run_wherever_it_arrives(hook: str, tmp_path: Pat
     one = Interrupted()
     setattr(one, hook, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run(JOB, tmp_path, listeners=[one])
+        run_job(JOB, tmp_path, listeners=[one])
     assert not (tmp_path / JOB.folder_name / "result.json").exists()
 
 
@@ -198,12 +198,12 @@ def test_a_recorder_that_fails_stops_the_run_which_can_go_on(
 
     monkeypatch.setattr(RunFolder, "append", full)
     with pytest.raises(WriteError, match="no space"):
-        run(JOB, tmp_path, checkpoint=6)
+        run_job(JOB, tmp_path, checkpoint=6)
     monkeypatch.undo()
-    following = Following()
-    result = run(JOB, tmp_path, resume=True, listeners=[following])
+    following = RecordingListener()
+    result = run_job(JOB, tmp_path, resume=True, listeners=[following])
     assert following.told[0] == ("started", 12)
-    assert same(result, SAME) == same(plain, SAME)
+    assert values_of(result, SAME) == values_of(plain, SAME)
 
 
 # ---- what is recorded
@@ -215,9 +215,9 @@ def lines(path: Path) -> list[int]:
 
 
 def test_what_a_listener_says_is_recorded_under_its_name(tmp_path: Path) -> None:
-    result = run(JOB, tmp_path, listeners=[Counting()])
+    result = run_job(JOB, tmp_path, listeners=[Counting()])
     assert lines(tmp_path) == [3, 6, 9, 12, 15, 18]
-    assert "counting.jsonl" in names(Path(result.out))
+    assert "counting.jsonl" in file_names(Path(result.out))
     assert len(RunFolder(Path(result.out)).points()) == 8
 
 
@@ -227,8 +227,8 @@ def test_a_stop_changes_nothing_of_what_is_recorded(
 ) -> None:
     with pytest.raises(Stopped):
         options = {"checkpoint": checkpoint, "listeners": [Counting(), stop_after(stop)]}
-        run(JOB, tmp_path, **options)
-    result = run(JOB, tmp_path, resume=True, checkpoint=checkpoint, listeners=[Counting()])
+        run_job(JOB, tmp_path, **options)
+    result = run_job(JOB, tmp_path, resume=True, checkpoint=checkpoint, listeners=[Counting()])
     assert lines(tmp_path) == [3, 6, 9, 12, 15, 18]
     assert result.dropped == {}
     points = [vars(point) for point in RunFolder(Path(result.out)).points()]
@@ -242,7 +242,7 @@ def test_two_listeners_cannot_share_a_name(key: str, tmp_path: Path) -> None:
 
     Other.key = key
     with pytest.raises(InputError, match=key):
-        run(JOB, tmp_path, listeners=[Counting(), Other()])
+        run_job(JOB, tmp_path, listeners=[Counting(), Other()])
 
 
 # ---- progress
@@ -254,7 +254,7 @@ def test_progress_is_forwarded_at_the_start_at_scores_and_now_and_then(
     for pause, steps in ((-1.0, range(21)), (1e9, [0, 4, 5, 8, 10, 12, 15, 16, 20])):
         monkeypatch.setattr(progress, "PAUSE", pause)
         told: list[progress.Progress] = []
-        result = run(JOB, tmp_path / str(pause), listeners=[Forwarder(told.append)])
+        result = run_job(JOB, tmp_path / str(pause), listeners=[Forwarder(told.append)])
         assert sorted({now.step for now in told}) == list(steps)
         assert {now.steps for now in told} == {20}
         assert (told[0].accuracy, told[-1].accuracy) == (None, result.accuracy)
@@ -264,28 +264,28 @@ def test_progress_is_forwarded_at_the_start_at_scores_and_now_and_then(
 def test_an_audience_of_nobody_is_content() -> None:
     audience = Audience([])
     audience.finished(None)
-    assert (audience.state_dict(), audience.heard_from()) == ({}, {})
+    assert (audience.state_dict(), audience.take_lines_by_key()) == ({}, {})
 
 
 @pytest.mark.parametrize("key", ["a/b", "", ".."])
 def test_a_key_that_names_no_file_is_refused_and_nothing_is_made(key: str, tmp_path: Path) -> None:
     named = type("Named", (Listener,), {"key": key})
-    with pytest.raises(InputError, match="names a file"):
-        run(JOB, tmp_path, listeners=[named()])
+    with pytest.raises(InputError, match="usable as a file name"):
+        run_job(JOB, tmp_path, listeners=[named()])
     assert not list(tmp_path.iterdir())
 
 
 def test_slow_checkpoints_are_written_more_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, write = [], file.write
+    written, write = [], file.write_checkpoint
 
     def slowly(path: Path, content: dict) -> None:
         time.sleep(0.02)
         written.append(path)
         write(path, content)
 
-    monkeypatch.setattr(file, "write", slowly)
+    monkeypatch.setattr(file, "write_checkpoint", slowly)
     monkeypatch.setattr(onepass.runs.recorder, "SECONDS_BETWEEN", 0.0)
-    result = run(JOB, tmp_path)
+    result = run_job(JOB, tmp_path)
     assert 1 <= len(written) <= 2 + result.seconds / (10 * 0.02)

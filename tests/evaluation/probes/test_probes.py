@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from command import execute_until_write, onepass, untouched
-from following import Stopped, stop_after
-from registries import put_back
+from isolated_registries import isolate_registries
+from recording_listeners import Stopped, stop_after
 
 from onepass import ER, GSA, BalanceProbe, ClassIncremental, Finetune, evaluate, load
 from onepass.base.errors import InputError, RunError
 from onepass.evaluation import probes
 from onepass.evaluation.callbacks import Listener
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 DATA = load("synthetic", classes=6, train_per_class=40, shape=(20,), seed=2)
@@ -109,7 +109,7 @@ def recorded(out):
 def whole(tmp_path_factory):
     """What a run that was never stopped records."""
     out = tmp_path_factory.mktemp("whole")
-    run(JOB, out)
+    run_job(JOB, out)
     return recorded(out)
 
 
@@ -134,7 +134,7 @@ def test_a_run_records_a_line_for_each_task_that_has_ended(whole):
 
 def test_rates_that_are_no_numbers_are_null(tmp_path):
     """Without replay an old class has no gradient that pushes it up."""
-    result = run(Job("finetune", "synthetic", probes=("balance",)), tmp_path)
+    result = run_job(Job("finetune", "synthetic", probes=("balance",)), tmp_path)
     said = (Path(result.out) / "balance.jsonl").read_text().splitlines()
     line = [one for one in map(json.loads, said) if one["ended"]][1]
     assert [line["pn"][label] for label in "01"] == [None, None]
@@ -151,7 +151,7 @@ def test_a_kill_and_going_on_leave_the_same_probe_file(moment, tmp_path, whole):
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
-    result = run(JOB, tmp_path, resume=True, checkpoint=20)
+    result = run_job(JOB, tmp_path, resume=True, checkpoint=20)
     assert recorded(tmp_path) == whole
     assert result.dropped == {}
 
@@ -162,16 +162,16 @@ def test_a_kill_and_going_on_leave_the_same_probe_file(moment, tmp_path, whole):
 def test_probes_are_no_part_of_a_runs_identity(tmp_path):
     plain = Job("er", "synthetic", device="cpu")
     assert (JOB.folder_name, JOB.variant) == (plain.folder_name, plain.variant)
-    first = run(plain, tmp_path)
+    first = run_job(plain, tmp_path)
     with untouched(tmp_path):
-        assert run(JOB, tmp_path, resume=True) == first
+        assert run_job(JOB, tmp_path, resume=True) == first
 
 
 @pytest.mark.parametrize(("began", "now"), [((), ("balance",)), (("balance",), ())])
 def test_a_broken_run_goes_on_with_the_probes_it_began_with_or_not_at_all(began, now, tmp_path):
     with pytest.raises(Stopped):
         first = Job("er", "synthetic", device="cpu", probes=began)
-        run(first, tmp_path, checkpoint=10, listeners=[stop_after(25)])
+        run_job(first, tmp_path, checkpoint=10, listeners=[stop_after(25)])
     asked = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--resume", "--json")
     named = [word for name in now for word in ("--probe", name)]
     with untouched(tmp_path):
@@ -179,11 +179,11 @@ def test_a_broken_run_goes_on_with_the_probes_it_began_with_or_not_at_all(began,
     assert done.status == 2
     assert "other probes" in done.error and "balance" in done.error and "none" in done.error
     with pytest.raises(RunError, match="other probes"):
-        run(Job("er", "synthetic", device="cpu", probes=now), tmp_path, resume=True)
+        run_job(Job("er", "synthetic", device="cpu", probes=now), tmp_path, resume=True)
 
 
 def test_a_probe_is_one_class_with_a_name(monkeypatch, tmp_path):
-    put_back(monkeypatch, probes.PROBES)
+    isolate_registries(monkeypatch, probes.PROBES)
 
     @probes.probe("test-losses")
     class Losses(Listener):
@@ -211,4 +211,4 @@ def test_a_probe_has_no_name_that_every_run_uses(taken):
 def test_a_probe_that_is_asked_for_twice_is_refused(tmp_path):
     twice = ("--probe", "balance", "--probe", "balance")
     done = onepass("run", "er", "--dataset", "synthetic", *twice, "--out", tmp_path)
-    assert done.status == 2 and "'balance' is asked for twice" in done.error
+    assert done.status == 2 and "'balance' is named twice" in done.error

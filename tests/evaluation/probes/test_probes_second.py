@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from following import Stopped, stop_after
 from naive_gsa import Sums, average, cross_entropy
+from recording_listeners import Stopped, stop_after
 
 import onepass
 from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.probes import PROBES
 from onepass.learning import registry
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 NAMES = ("balance", "bias", "logits", "losses")
@@ -55,7 +55,7 @@ def said(folder):
 @pytest.fixture(scope="module", params=METHODS)
 def watched(request, tmp_path_factory):
     logged = Logged()
-    result = run(job(request.param), tmp_path_factory.mktemp("runs"), listeners=[logged])
+    result = run_job(job(request.param), tmp_path_factory.mktemp("runs"), listeners=[logged])
     return logged.steps, said(result.out), logged.labels
 
 
@@ -157,7 +157,7 @@ def test_norms_and_biases_are_also_of_classes_that_came_amid_the_task():
     for label in (0, 1):
         probe.stepped(learner, learner.learn(torch.ones(10, 4), [label] * 10))
     probe.task_ended(0)
-    (line,) = map(json.loads, probe.heard())
+    (line,) = map(json.loads, probe.take_lines())
     head = learner.model.head
     rows, biases = head.weight[:2].tolist(), head.bias[:2].tolist()
     assert line["old"] is None
@@ -195,7 +195,7 @@ def test_logits_of_batches_of_ones_own_are_those_of_a_stream(boundaries):
         probe = PROBES["logits"]()
         followed, test = (batches(), data) if own else (stream, None)
         list(onepass.evaluate(learner, followed, test=test, listeners=[probe]))
-        return [json.loads(line) for line in probe.heard()]
+        return [json.loads(line) for line in probe.take_lines()]
 
     expected = lines(own=False)
     assert [(line["task"], line["step"], len(line["new"])) for line in expected] == [
@@ -208,15 +208,15 @@ def test_logits_of_batches_of_ones_own_are_those_of_a_stream(boundaries):
 
 @pytest.mark.parametrize("stop", [31, 24, 44])  # with a line that waits, after a task, amid ten
 def test_stop_and_resume_leave_the_files_of_a_run_that_was_never_stopped(stop, tmp_path):
-    whole = run(job("er", every=7), tmp_path / "whole")
+    whole = run_job(job("er", every=7), tmp_path / "whole")
     with pytest.raises(Stopped):
-        run(
+        run_job(
             job("er", every=7),
             tmp_path / "broken",
             checkpoint=stop,
             listeners=[stop_after(stop + 1)],
         )
-    resumed = run(job("er", every=7), tmp_path / "broken", resume=True)
+    resumed = run_job(job("er", every=7), tmp_path / "broken", resume=True)
     assert resumed.state_sha256 == whole.state_sha256
     for name in NAMES:
         both = [(Path(one.out) / f"{name}.jsonl").read_bytes() for one in (whole, resumed)]
@@ -225,7 +225,7 @@ def test_stop_and_resume_leave_the_files_of_a_run_that_was_never_stopped(stop, t
 
 def test_watched_runs_have_the_bits_of_unwatched_ones(tmp_path):
     plain, seen = (
-        run(Job("gsa", "synthetic", device="cpu", probes=names), tmp_path / str(len(names)))
+        run_job(Job("gsa", "synthetic", device="cpu", probes=names), tmp_path / str(len(names)))
         for names in ((), NAMES)
     )
     assert (plain.state_sha256, seen.dropped) == (seen.state_sha256, {})
@@ -237,7 +237,9 @@ def test_every_probe_sees_every_method_through(method, tmp_path):
     names = tuple(PROBES.names())
     quick = registry.get(method).learner.traits.quick
     settings = {name: str(value).lower() for name, value in quick.items()}
-    result = run(Job(method, "synthetic", device="cpu", probes=names, settings=settings), tmp_path)
+    result = run_job(
+        Job(method, "synthetic", device="cpu", probes=names, settings=settings), tmp_path
+    )
     assert result.dropped == {}
 
 
@@ -247,7 +249,7 @@ def test_a_task_has_a_line_at_its_end_though_nothing_is_scored_there(tmp_path):
         name: str(value) for name, value in registry.get("gdumb").learner.traits.quick.items()
     }
     asked = Job("gdumb", "synthetic", device="cpu", probes=("balance", "bias"), settings=settings)
-    folder = Path(run(asked, tmp_path).out)
+    folder = Path(run_job(asked, tmp_path).out)
     for name in asked.probes:
         lines = map(json.loads, (folder / f"{name}.jsonl").read_text().splitlines())
         assert [(line["task"], line["step"]) for line in lines] == [
@@ -272,7 +274,7 @@ def test_batches_of_ones_own_are_watched_as_the_stream_that_they_make():
         watching = [PROBES[name]() for name in ("losses", "bias")]
         given, asked = (batches(one), {"test": test}) if own else (stream, {})
         list(onepass.evaluate(one, given, every=4, listeners=watching, **asked))
-        losses, bias = ([json.loads(line) for line in probe.heard()] for probe in watching)
+        losses, bias = ([json.loads(line) for line in probe.take_lines()] for probe in watching)
         sides = [[side and side["logit"] for side in (line["old"], line["new"])] for line in bias]
         found.append((losses, [(line["task"], line["step"]) for line in bias], sides))
     assert found[0] == found[1]

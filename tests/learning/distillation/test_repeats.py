@@ -1,10 +1,10 @@
-"""A learner that repeats its steps on each batch. What a step that fails in a repeat leaves is in
-`test_failing.py`."""
+"""Tests a learner that repeats its steps on each batch. `test_failing.py` tests failures in a
+repeat."""
 
 import pytest
 import torch
-from replaying import BOUNDARY, batches, flat, learned, random_batches, small
-from selfteaching import TASKS, Normed
+from distilling import TASKS, LinearNorm
+from tiny_learners import BOUNDARY, batches, flat, learned, random_batches, small
 
 from onepass import ER, GSS, BiC
 from onepass.learning import registry
@@ -13,21 +13,21 @@ from onepass.tools.checks import CHECKS
 
 
 def learn_by_hand(learner, x, y, times):
-    """So many steps on a batch, each begun by itself; the memory is held until the last."""
+    """Makes several steps on a batch, and stores it in the memory in the last one."""
     if not learner._prepared:
         learner.prepare(tuple(x.shape[1:]), x.dtype)
     labels, trainer = y.tolist(), learner.trainer
-    known = not learner.book.has_unseen(labels)
-    rows = learner._admit(labels)
+    known = not learner.class_index.has_unseen(labels)
+    rows = learner._assign_rows(labels)
     for turn in range(times):
 
         def step(x, y, turn=turn):
-            trainer.begins, trainer.lets_in = turn == 0, turn == times - 1
+            trainer.first_repeat, trainer.last_repeat = turn == 0, turn == times - 1
             return learner.step(x, y)
 
         done = trainer.run(step, x, rows)
     if known:
-        learner.book.enter(labels)
+        learner.class_index.enter(labels)
     learner.steps += 1
     trainer.unfinished = False
     return done
@@ -35,9 +35,9 @@ def learn_by_hand(learner, x, y, times):
 
 @pytest.mark.parametrize("taught", [{}, {"average": 0.9, "distil": 1.0, "distil_raw": True}])
 @pytest.mark.parametrize("key", ["er", "gsa", "gss", "aser", "derpp", "bic", "rainbow-rt"])
-def test_repeats_are_so_many_steps_with_the_memory_held(key, taught):
+def test_repeats_equal_steps_that_store_the_batch_once(key, taught):
     kind = registry.get(key).learner
-    settings = {"net": Normed(), "lr": 0.05, **taught}
+    settings = {"net": LinearNorm(), "lr": 0.05, **taught}
     repeated, by_hand = small(kind, repeats=3, **settings), small(kind, **settings)
     for item in batches(TASKS):
         if item == BOUNDARY:
@@ -58,23 +58,23 @@ def test_repeats_train_more_often():
 @pytest.mark.parametrize("key", ["er", "gsa", "derpp", "rainbow-rt", "ocm"])
 def test_the_memory_is_offered_each_sample_once(key, monkeypatch):
     offered = []
-    have_offered = Reservoir._have_offered
+    count_offered = Reservoir._count_offered
     monkeypatch.setattr(
         Reservoir,
-        "_have_offered",
-        lambda store, more: (offered.append(int(more)), have_offered(store, more)),
+        "_count_offered",
+        lambda store, more: (offered.append(int(more)), count_offered(store, more)),
     )
-    learned(small(registry.get(key).learner, net=Normed(), lr=0.05, repeats=3), batches(TASKS))
+    learned(small(registry.get(key).learner, net=LinearNorm(), lr=0.05, repeats=3), batches(TASKS))
     assert offered == [len(labels) for labels in TASKS if labels != BOUNDARY]
 
 
-def test_gss_keeps_to_the_contract_too():
-    """The whole contract takes long with it, and is run with what is slow."""
+def test_gss_keeps_the_contract_too():
+    """Its whole contract takes long and is among the slow tests."""
     CHECKS["an_average_may_teach"](GSS)
 
 
-def test_what_bic_holds_out_is_trained_on_in_no_repeat(monkeypatch):
-    learner = small(BiC, net=Normed(), lr=0.05, memory=40, validation=0.5, repeats=3)
+def test_no_repeat_trains_on_samples_that_bic_holds_out(monkeypatch):
+    learner = small(BiC, net=LinearNorm(), lr=0.05, memory=40, validation=0.5, repeats=3)
     trained, held = [], []
     forward = learner.forward
 

@@ -1,6 +1,6 @@
-"""Averages, lessons and repeats together: the contract, files, what is refused, and the command.
-What holds for every method is in the contract; each of the three by itself is in
-`test_averaged.py`, `test_taught.py` and `test_repeats.py`."""
+"""Tests averages, distillation and repeats together: the contract, files, refused settings, and the
+command. The contract tests every method. `test_averaged.py`, `test_taught.py` and `test_repeats.py`
+test each feature alone."""
 
 import json
 import math
@@ -11,8 +11,8 @@ import pytest
 import torch
 from command import onepass as command
 from command import refused
-from replaying import BOUNDARY, learned, small
-from teaching import register
+from label_vectors import register
+from tiny_learners import BOUNDARY, learned, small
 
 import onepass
 from onepass import ER, GSA, InputError
@@ -23,7 +23,7 @@ from onepass.tools.checks import CHECKS, check_method
 
 TAUGHT = {"average": "growing", "distil": 1.0, "distil_raw": True, "repeats": 2}
 
-# ---- the contract, of methods that have all of it without being asked
+# ---- the contract of methods with all of it by default
 
 
 @dataclass(kw_only=True, eq=False)
@@ -41,16 +41,16 @@ class TaughtGSA(GSA):
     repeats: int = 3
 
 
-def test_a_step_with_a_lesson_stays_on_the_device():
+def test_a_step_with_distillation_stays_on_the_device():
     CHECKS["the_step_stays_on_the_device"](TaughtER)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [TaughtER, TaughtGSA])
-def test_the_whole_contract_is_kept_with_lessons_and_repeats(kind, monkeypatch):
+def test_the_whole_contract_is_kept_with_distillation_and_repeats(kind, monkeypatch):
     register(monkeypatch, kind)
     outcome = check_method(kind)
-    # these are here and not in a method's file
+    # these methods are defined here
     assert not outcome.failed.keys() - {"the_file_explains_itself"}, outcome.failed
 
 
@@ -61,7 +61,7 @@ LIVES = [range(5), range(5), BOUNDARY, range(3, 8), range(5, 8), BOUNDARY, range
 
 
 def pictures(items):
-    """Coloured ones, of these labels."""
+    """Returns colour images with these labels."""
     source = torch.Generator().manual_seed(2)
     for item in items:
         if item == BOUNDARY:
@@ -73,26 +73,26 @@ def pictures(items):
 
 
 def on_pictures(key):
-    """A small learner with all that the method can have."""
+    """Returns a small learner with all of these features."""
     kind = registry.get(key).learner
     can = {name: value for name, value in TAUGHT.items() if name not in kind.traits.unsupported}
     return small(kind, net="mlp", augment="crop-grey", lr=1e-3, **kind.traits.quick, **can)
 
 
 @pytest.mark.parametrize("key", ["er", "gsa", "ocm"])
-def test_it_is_saved_and_goes_on_exactly(key, tmp_path):
-    """The head grows when the file has been opened."""
+def test_it_is_saved_and_resumes_exactly(key, tmp_path):
+    """The head grows after the file was opened."""
     lives = list(pictures(LIVES))
-    whole, stopped = learned(on_pictures(key), lives), learned(on_pictures(key), lives[:4])
+    uninterrupted, stopped = learned(on_pictures(key), lives), learned(on_pictures(key), lives[:4])
     stopped.save(tmp_path / "learner.pt")
     opened = onepass.open(tmp_path / "learner.pt", device="cpu")
     assert opened.get_params() == stopped.get_params()
     assert opened.state_sha256() == stopped.state_sha256()
     learned(opened, lives[4:])
     assert opened.trainer.distillation.averaged.model.head.capacity == 32
-    assert opened.state_sha256() == whole.state_sha256()
+    assert opened.state_sha256() == uninterrupted.state_sha256()
     x = lives[-1][0]
-    assert torch.equal(opened.scores(x), whole.scores(x))
+    assert torch.equal(opened.scores(x), uninterrupted.scores(x))
 
 
 @pytest.mark.parametrize("key", ["er", "scr", "co2l", "bic"])
@@ -100,7 +100,7 @@ def test_files_without_the_memory_and_snapshots_predict_with_the_average(key, tm
     lives = list(pictures(LIVES))
     learner, x = learned(on_pictures(key), lives[:-1]), lives[-1][0]
     by_average = learner.scores(x)
-    with torch.no_grad():  # who asks the network now would say something else
+    with torch.no_grad():  # the network itself would predict otherwise
         for parameter in learner.model.parameters():
             parameter.mul_(0.5)
     learner._scorer = None
@@ -109,7 +109,7 @@ def test_files_without_the_memory_and_snapshots_predict_with_the_average(key, tm
     assert torch.equal(learner.snapshot().scores(x), by_average)
 
 
-# ---- what is refused
+# ---- refused settings
 
 
 DECAY = "a decay in [0, 1), growing, arrivals, or none"
@@ -133,7 +133,7 @@ RULE = "a number or growing or arrivals or none"
         ({"repeats": 1.5}, "repeats must be a whole number, not 1.5"),
     ],
 )
-def test_what_makes_no_sense_is_refused(settings, says):
+def test_contradictory_settings_are_refused(settings, says):
     with pytest.raises(InputError) as caught:
         ER(**settings)
     assert str(caught.value).startswith(f"er: {says}")
@@ -148,7 +148,7 @@ CANNOT = {
 }
 
 
-def test_these_methods_cannot_have_all_of_it():
+def test_these_methods_do_not_support_all_of_it():
     found = {info.key: set(info.learner.traits.unsupported) for info in registry.methods()}
     assert {key: names for key, names in found.items() if names} == {
         key: set(settings) for key, settings in CANNOT.items()
@@ -158,7 +158,7 @@ def test_these_methods_cannot_have_all_of_it():
 @pytest.mark.parametrize(
     ("key", "name"), [(key, name) for key, settings in CANNOT.items() for name in settings]
 )
-def test_a_method_that_cannot_says_why(key, name):
+def test_a_method_says_why_it_does_not_support_a_setting(key, name):
     kind = registry.get(key).learner
     average = {"average": 0.9} if "average" not in kind.traits.unsupported else {}
     with pytest.raises(InputError) as caught:
@@ -180,7 +180,7 @@ def test_a_method_that_cannot_says_why(key, name):
         ("optimizer", "sgd", "adam"),
     ],
 )
-def test_a_method_of_ones_own_can_name_any_setting_that_it_cannot_have(name, value, usual):
+def test_a_users_method_can_name_any_unsupported_setting(name, value, usual):
     @dataclass(kw_only=True, eq=False)
     class Rigid(ER):
         key = "rigid"
@@ -191,7 +191,7 @@ def test_a_method_of_ones_own_can_name_any_setting_that_it_cannot_have(name, val
         Rigid(memory=20, **{name: value})
 
 
-def test_what_it_cannot_have_must_be_a_setting_of_it():
+def test_an_unsupported_setting_must_exist():
     @dataclass(kw_only=True, eq=False)
     class Misspelt(ER):
         key = "misspelt"
@@ -204,24 +204,24 @@ def test_what_it_cannot_have_must_be_a_setting_of_it():
 # ---- the command
 
 
-def test_a_run_by_the_command_says_what_it_cost(tmp_path):
+def test_a_run_by_the_command_reports_its_cost(tmp_path):
     settings = ("average=growing", "distil=1", "repeats=2")
-    chosen = [one for setting in settings for one in ("--set", setting)]
+    chosen = [value for setting in settings for value in ("--set", setting)]
     where = ("--dataset", "synthetic", "--batch", 40, "--out", tmp_path / "runs")
     done = command("run", "er", *where, *chosen, "--json")
     assert done.status == 0, done.err
     (file,) = (tmp_path / "runs").rglob("result.json")
     result = json.loads(file.read_text())
-    shown = 2 * (40 + 64) / 40  # twice for each batch, the network and the average
-    assert result["trained_per_sample"] == result["scored_per_sample"] == shown
+    per_sample = 2 * (40 + 64) / 40  # two steps per batch, of the network and the average
+    assert result["trained_per_sample"] == result["scored_per_sample"] == per_sample
     assert result["settings"]["average"] == "growing"
     assert result["settings"]["repeats"] == 2
     assert result["copy_bytes"] > 0
     assert result["accuracy"] > 50
 
 
-def test_the_command_says_what_a_method_cannot():
-    said = refused(
+def test_the_command_names_an_unsupported_setting():
+    message = refused(
         "run", "scr", "--dataset", "synthetic", "--set", "average=0.9", "--set", "distil=1"
     )
-    assert "scr: distil must be 0.0: features are trained, and there are no logits" in said
+    assert "scr: distil must be 0.0: features are trained, and there are no logits" in message

@@ -2,17 +2,17 @@
 
 import pytest
 import torch
-from following_gsa import BALANCED, gsa, stream
-from replaying import flat, learned, small
-from watching_gsa import Watched, genuine
+from gsa_against_naive import BALANCED, gsa, stream
+from numbered_gsa import NumberedGSA, genuine
+from tiny_learners import flat, learned, small
 
 from onepass import ER, GSA, OCMGSA, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import Samples
 from onepass.functional.imbalance import class_weight
 from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
-from onepass.learning.image_counts import images_of
-from onepass.methods.gsa_variants import evened, rates
+from onepass.learning.image_counts import images_per_batch
+from onepass.methods.gsa_variants import even_out, rates
 
 TERMS = {"new": "T1", "previous": "T2", "cross": "T3"}
 
@@ -84,7 +84,7 @@ def test_simple_cross_entropy_is_that_of_the_mix_and_of_its_old_part():
 
 def test_without_balance_the_mix_is_a_plain_draw_from_the_memory():
     """Of the stream batch nothing is in it, and new classes have the memory's share."""
-    watched = Watched(memory=40, mix=8, sampling="random")
+    watched = NumberedGSA(memory=40, mix=8, sampling="random")
     for _ in range(6):
         watched.learn([0, 1, 0, 1])
     watched.learner.new_task()
@@ -97,7 +97,7 @@ def test_without_balance_the_mix_is_a_plain_draw_from_the_memory():
 
 
 def test_with_nothing_in_the_memory_a_plain_draw_has_no_samples():
-    watched = Watched(memory=40, mix=8, sampling="random")
+    watched = NumberedGSA(memory=40, mix=8, sampling="random")
     assert genuine(watched.learn([0, 1, 0, 1]), {0, 1}) == []
 
 
@@ -107,7 +107,7 @@ def test_of_the_current_samples_those_count_that_even_the_classes_out():
     weight = torch.ones(8)
     weight[4] = 0  # padding is of no use
     x = torch.zeros(8, 1)
-    current = evened(
+    current = even_out(
         Samples(x[:5], torch.tensor(stream_y), torch.ones(5)),
         Samples(x, torch.tensor(drawn), weight),
         new,
@@ -117,7 +117,7 @@ def test_of_the_current_samples_those_count_that_even_the_classes_out():
 
 
 def test_x_new_is_even_once_the_memory_has_enough():
-    watched = Watched(memory=200, mix=64, current=64, even=True)
+    watched = NumberedGSA(memory=200, mix=64, current=64, even=True)
     for _ in range(12):
         watched.learn([0, 1, 2, 0, 1, 2])
     watched.learn([0, 0, 0, 0, 1, 1])
@@ -153,7 +153,7 @@ def test_balanced_er_trains_shares_by_classes():
     assert (int(new.weight.sum()), int(old.weight.sum())) == (8, 12)
     assert set(new.y[new.weight > 0].tolist()) <= {3, 4}
     assert set(old.y[old.weight > 0].tolist()) <= {0, 1, 2}
-    assert images_of(learner, 10).trained == 20
+    assert images_per_batch(learner, 10).trained == 20
 
 
 def test_balanced_er_has_one_mean_over_its_batch():

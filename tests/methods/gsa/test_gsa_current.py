@@ -6,8 +6,8 @@ import command
 import pytest
 import torch
 import torch.nn.functional as F
-from following_gsa import first_task, followed, gsa, stream
-from watching_gsa import Watched, genuine
+from gsa_against_naive import first_task, gsa, naive_steps, stream
+from numbered_gsa import NumberedGSA, genuine
 
 from onepass.base.errors import InputError
 
@@ -19,7 +19,7 @@ def even(numbers: list[int], members: list[int]) -> bool:
 
 
 def test_without_current_samples_the_new_batch_is_the_stream_and_nothing_else():
-    watched = Watched(memory=100)
+    watched = NumberedGSA(memory=100)
     for task in range(3):
         for _ in range(3):
             begin, labels = len(watched.label_of), [2 * task, 2 * task + 1] * 3
@@ -30,7 +30,7 @@ def test_without_current_samples_the_new_batch_is_the_stream_and_nothing_else():
 
 @pytest.mark.parametrize("current", [1, 5, 12])
 def test_the_new_batch_has_the_stream_and_current_samples_of_the_memory(current):
-    watched = Watched(memory=500, current=current)
+    watched = NumberedGSA(memory=500, current=current)
     for task in range(3):
         labels, begin = [2 * task, 2 * task + 1] * 2, len(watched.label_of)
         for _ in range(4):
@@ -51,7 +51,7 @@ def test_the_new_batch_has_the_stream_and_current_samples_of_the_memory(current)
 
 @pytest.mark.parametrize("memory", [0, 3, 500])
 def test_current_samples_that_the_memory_lacks_repeat_the_new_batch_evenly_at_weight_0(memory):
-    watched = Watched(memory=memory, current=9)
+    watched = NumberedGSA(memory=memory, current=9)
     for task in range(3):
         labels = [2 * task, 2 * task + 1]
         for _ in range(6):
@@ -65,7 +65,7 @@ def test_current_samples_that_the_memory_lacks_repeat_the_new_batch_evenly_at_we
 
 
 def test_current_samples_of_a_task_are_not_there_before_its_second_batch():
-    watched, found = Watched(memory=500, current=6), []
+    watched, found = NumberedGSA(memory=500, current=6), []
     for task in range(2):
         for _ in range(4):
             watched.learn([2 * task, 2 * task + 1] * 2)
@@ -75,7 +75,7 @@ def test_current_samples_of_a_task_are_not_there_before_its_second_batch():
 
 
 def test_a_stream_of_old_classes_comes_with_current_samples_of_the_new_ones():
-    watched = Watched(memory=500, current=4)
+    watched = NumberedGSA(memory=500, current=4)
     watched.learn([0, 1, 0, 1])
     watched.learner.new_task()
     watched.learn([0, 1, 0])  # nothing is new yet: what fills the places does not count
@@ -90,7 +90,7 @@ def test_a_stream_of_old_classes_comes_with_current_samples_of_the_new_ones():
 
 def test_the_within_task_term_is_the_mean_over_stream_and_current_samples():
     items = list(stream("tasks"))[:7]
-    *_, now = followed(gsa(current=5), items)
+    *_, now = naive_steps(gsa(current=5), items)
     first = now.step.outputs[0]
     new = torch.tensor([row in now.case[3] for row in range(first.logits.shape[1])])
     assert first.weight.tolist() == [1] * 15 and bool(new[first.y].all())
@@ -102,7 +102,7 @@ def test_the_within_task_term_is_the_mean_over_stream_and_current_samples():
 
 def test_in_the_first_task_current_samples_are_replayed_beside_the_stream():
     found = []
-    for now in followed(gsa(current=5, new_classes="task"), first_task(4)):
+    for now in naive_steps(gsa(current=5, new_classes="task"), first_task(4)):
         assert now.step.terms["T2"].item() == now.step.terms["T3"].item() == 0
         counted = [weight > 0 for _, _, weight in now.case[0]]
         moved = (now.gradient != 0).any(dim=1).tolist()
@@ -112,7 +112,7 @@ def test_in_the_first_task_current_samples_are_replayed_beside_the_stream():
 
 
 def test_current_samples_do_not_change_which_samples_are_mixed_or_kept():
-    without, with_some = Watched(memory=20), Watched(memory=20, current=5)
+    without, with_some = NumberedGSA(memory=20), NumberedGSA(memory=20, current=5)
     for task in range(3):
         for _ in range(5):
             labels = [2 * task, 2 * task + 1] * 4
@@ -124,8 +124,8 @@ def test_current_samples_do_not_change_which_samples_are_mixed_or_kept():
 
 @pytest.mark.parametrize("name", ["tasks", "old classes come back"])
 def test_current_samples_change_nothing_while_the_memory_has_none(name):
-    with_some = followed(gsa(memory=0, current=7), stream(name))
-    for one, other in zip(followed(gsa(memory=0), stream(name)), with_some, strict=True):
+    with_some = naive_steps(gsa(memory=0, current=7), stream(name))
+    for one, other in zip(naive_steps(gsa(memory=0), stream(name)), with_some, strict=True):
         for term in ("T1", "T2", "T3"):
             torch.testing.assert_close(one.step.terms[term], other.step.terms[term])
         size = len(one.case[0])
@@ -158,7 +158,7 @@ def test_a_number_of_current_samples_that_cannot_be_is_refused(settings, wanted)
     "settings", [{"current": 12}, {"current": 3, "fill": 3}, {"current": 20, "fill": 20}], ids=str
 )
 def test_as_many_current_samples_as_are_drawn_for_the_mix_are_allowed(settings):
-    *_, now = followed(gsa(memory=200, **settings), list(stream("tasks"))[:3])
+    *_, now = naive_steps(gsa(memory=200, **settings), list(stream("tasks"))[:3])
     assert sum(weight for _, _, weight in now.case[0]) == 10 + settings["current"]
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from following_gsa import first_task, followed, gsa, stream
-from replaying import BOUNDARY, Times, flat, learned
+from gsa_against_naive import first_task, gsa, naive_steps, stream
+from tiny_learners import BOUNDARY, Magnify, flat, learned
 from torch import Tensor
 
 import onepass
@@ -34,7 +34,7 @@ def test_the_first_task_is_plain_cross_entropy_with_a_joint_forward_too():
 
 def test_in_the_first_task_replay_is_of_classes_that_the_batch_does_not_have():
     replayed = 0
-    for now in followed(gsa(), first_task()):
+    for now in naive_steps(gsa(), first_task()):
         batch, mixed = now.case[:2]
         assert now.step.terms["T2"].item() == 0
         there = {row for _, row, _ in batch}
@@ -45,7 +45,7 @@ def test_in_the_first_task_replay_is_of_classes_that_the_batch_does_not_have():
 
 
 def test_in_the_first_task_only_the_stream_is_trained_if_new_means_new_since_the_boundary():
-    for now in followed(gsa(new_classes="task"), first_task()):
+    for now in naive_steps(gsa(new_classes="task"), first_task()):
         assert now.step.terms["T2"].item() == now.step.terms["T3"].item() == 0
         stream_size = len(now.case[0])
         assert bool((now.gradient[:stream_size] != 0).any())
@@ -53,14 +53,14 @@ def test_in_the_first_task_only_the_stream_is_trained_if_new_means_new_since_the
 
 
 def test_with_one_new_class_nothing_is_to_be_told_apart_within_the_task():
-    for now in followed(gsa(), stream("one class at a time")):
+    for now in naive_steps(gsa(), stream("one class at a time")):
         assert now.step.terms["T1"].item() == 0
         if len(now.case[2]) == 1:
             assert now.step.terms["T2"].item() == 0
 
 
 def test_a_stream_of_old_classes_alone_has_no_within_task_term():
-    (*_, now) = followed(gsa(), list(stream("old classes come back"))[:4])
+    (*_, now) = naive_steps(gsa(), list(stream("old classes come back"))[:4])
     assert now.case[3] == set()
     assert now.step.terms["T1"].item() == 0
     assert now.step.terms["T2"].item() > 0
@@ -98,7 +98,7 @@ def test_relabelling_the_classes_of_a_task_changes_labels_only():
 
 
 def test_the_two_class_hand_case_holds_in_a_step():
-    learner = gsa(net=Times(0.0), mix=4, lr=1e-12, statistics="mix")
+    learner = gsa(net=Magnify(0.0), mix=4, lr=1e-12, statistics="mix")
     learner.learn(torch.zeros(2, 6), [0, 0])
     learner.new_task()
     with torch.no_grad():
@@ -131,8 +131,8 @@ def test_without_adaptive_weights_the_loss_is_the_plain_decomposition():
 
 def test_joint_and_separate_forwards_agree_without_batch_normalisation():
     for one, other in zip(
-        followed(gsa(), stream("tasks")),
-        followed(gsa(forwards="separate"), stream("tasks")),
+        naive_steps(gsa(), stream("tasks")),
+        naive_steps(gsa(forwards="separate"), stream("tasks")),
         strict=True,
     ):
         torch.testing.assert_close(one.step.loss, other.step.loss, rtol=1e-4, atol=1e-5)

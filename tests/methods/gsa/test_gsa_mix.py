@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from watching_gsa import Watched, genuine
+from numbered_gsa import NumberedGSA, genuine
 
 from onepass.memory.mixed import share_of_new
 
@@ -32,7 +32,7 @@ def test_over_hundreds_of_tasks_the_share_of_new_falls_to_one_and_no_further():
     ("places", "shares"), [(20, [20, 10, 7, 5, 4]), (64, [64, 32, 21, 16, 13])]
 )
 def test_new_and_old_have_the_shares_of_the_table(places, shares):
-    watched = Watched(mix=places, memory=1000)
+    watched = NumberedGSA(mix=places, memory=1000)
     for task, share in enumerate(shares):
         new, old = {2 * task, 2 * task + 1}, set(range(2 * task))
         for _ in range(8):
@@ -44,7 +44,7 @@ def test_new_and_old_have_the_shares_of_the_table(places, shares):
 
 
 def test_samples_keep_their_labels_and_come_once():
-    watched = Watched(mix=20, memory=60)
+    watched = NumberedGSA(mix=20, memory=60)
     for task in range(4):
         for _ in range(6):
             mixed = watched.learn([2 * task, 2 * task + 1] * 4)
@@ -55,7 +55,7 @@ def test_samples_keep_their_labels_and_come_once():
 
 
 def test_new_samples_are_the_streams_own_before_those_of_the_memory():
-    watched = Watched(mix=30, memory=500)
+    watched = NumberedGSA(mix=30, memory=500)
     for _ in range(4):
         watched.learn([0, 1] * 5)
     watched.learner.new_task()
@@ -66,7 +66,7 @@ def test_new_samples_are_the_streams_own_before_those_of_the_memory():
 
 
 def test_a_share_smaller_than_the_batch_takes_its_first_samples():
-    watched = Watched(mix=8, memory=500)
+    watched = NumberedGSA(mix=8, memory=500)
     watched.learn([0, 1, 2] * 3)
     watched.learner.new_task()
     assert genuine(watched.learn([3] * 6), {3}) == [9, 10]
@@ -74,7 +74,7 @@ def test_a_share_smaller_than_the_batch_takes_its_first_samples():
 
 @pytest.mark.parametrize(("fill", "expected"), [(1, 11), (3, 13), (None, 16)])
 def test_fill_limits_what_new_classes_take_from_the_memory(fill, expected):
-    watched = Watched(mix=32, memory=500, fill=fill)
+    watched = NumberedGSA(mix=32, memory=500, fill=fill)
     for _ in range(4):
         watched.learn([0, 1] * 5)
     watched.learner.new_task()
@@ -86,7 +86,7 @@ def test_fill_limits_what_new_classes_take_from_the_memory(fill, expected):
 
 @pytest.mark.parametrize("memory", [0, 3, 8, 200])
 def test_weights_are_zero_only_where_samples_are_missing(memory):
-    watched = Watched(mix=16, memory=memory)
+    watched = NumberedGSA(mix=16, memory=memory)
     for task in range(3):
         new, old = {2 * task, 2 * task + 1}, set(range(2 * task))
         for _ in range(5):
@@ -99,7 +99,7 @@ def test_weights_are_zero_only_where_samples_are_missing(memory):
 
 
 def test_an_old_class_in_the_stream_counts_as_old():
-    watched = Watched(mix=12, memory=100)
+    watched = NumberedGSA(mix=12, memory=100)
     watched.learn([0, 1, 0, 1])
     watched.learner.new_task()
     mixed = watched.learn([2, 0, 3, 1, 2, 0])
@@ -110,6 +110,6 @@ def test_an_old_class_in_the_stream_counts_as_old():
 
 
 def test_the_stream_batch_itself_is_not_yet_in_the_memory():
-    watched = Watched(mix=12, memory=100)
+    watched = NumberedGSA(mix=12, memory=100)
     mixed = watched.learn([0, 1, 0, 1])
     assert genuine(mixed, {0, 1}) == [0, 1, 2, 3]

@@ -3,14 +3,14 @@
 import naive_gsa as naive
 import pytest
 import torch
-from following_gsa import each_case, followed, gsa, stream
-from replaying import Times, as_images, double, kept_logits
+from gsa_against_naive import each_case, gsa, naive_steps, stream
+from tiny_learners import Magnify, as_images, double, kept_logits
 from torch import nn
 
 
 @each_case
 def test_terms_and_loss_agree_with_the_naive_implementation(name, settings):
-    for now in followed(gsa(**settings), stream(name)):
+    for now in naive_steps(gsa(**settings), stream(name)):
         got = [now.step.terms[term].item() for term in ("T1", "T2", "T3")]
         assert got == pytest.approx(now.terms, rel=1e-5, abs=1e-6)
         assert now.step.loss.item() == pytest.approx(sum(now.terms), rel=1e-5, abs=1e-6)
@@ -20,7 +20,7 @@ def test_terms_and_loss_agree_with_the_naive_implementation(name, settings):
 @pytest.mark.parametrize("forwards", ["joint", "separate"])
 def test_mirror_images_are_samples_like_any_other(forwards, current):
     learner = gsa(net=nn.Flatten(), mirror=True, forwards=forwards, current=current)
-    for now in followed(learner, as_images(stream("tasks"))):
+    for now in naive_steps(learner, as_images(stream("tasks"))):
         assert [len(batch) for batch in now.case[:2]] == [2 * (10 + current), 24]
         got = [now.step.terms[term].item() for term in ("T1", "T2", "T3")]
         assert got == pytest.approx(now.terms, rel=1e-5, abs=1e-6)
@@ -31,7 +31,7 @@ def test_mirror_images_are_samples_like_any_other(forwards, current):
 
 @each_case
 def test_gradients_on_the_logits_have_their_closed_form(name, settings):
-    for now in followed(gsa(**settings), stream(name)):
+    for now in naive_steps(gsa(**settings), stream(name)):
         torch.testing.assert_close(
             now.gradient.double(), double(naive.gradients(*now.case)), rtol=1e-4, atol=1e-6
         )
@@ -50,7 +50,7 @@ def test_gradients_on_the_logits_have_their_closed_form(name, settings):
     ids=str,
 )
 def test_gradients_on_the_logits_agree_with_finite_differences(name, settings):
-    for now in followed(gsa(**settings), stream(name)):
+    for now in naive_steps(gsa(**settings), stream(name)):
         torch.testing.assert_close(
             now.gradient.double(), double(naive.finite_differences(*now.case)), rtol=1e-4, atol=1e-6
         )
@@ -61,9 +61,9 @@ def test_gradients_on_the_logits_agree_with_finite_differences(name, settings):
 )
 @pytest.mark.parametrize("memory", [0, 30])
 def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
-    learner = gsa(net=Times(1e4), memory=memory, lr=1e-9)
+    learner = gsa(net=Magnify(1e4), memory=memory, lr=1e-9)
     largest = 0.0
-    for now in followed(learner, stream(name)):
+    for now in naive_steps(learner, stream(name)):
         largest = max(largest, *(out.logits.abs().max().item() for out in now.step.outputs))
         got = [now.step.terms[term].item() for term in ("T1", "T2", "T3")]
         assert got == pytest.approx(now.terms, rel=1e-4, abs=5e-3)
@@ -75,7 +75,7 @@ def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
 
 
 def test_a_class_that_nothing_but_rounding_pushes_down_leaves_everything_finite():
-    learner = gsa(net=Times(0.0), lr=1e-6)
+    learner = gsa(net=Magnify(0.0), lr=1e-6)
     learner.learn(torch.zeros(4, 6), [0] * 4)
     learner.new_task()
     with torch.no_grad():

@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
-from following_gsa import BALANCED, each_case, followed, gsa, stream
-from replaying import Times, learned
+from gsa_against_naive import BALANCED, each_case, gsa, naive_steps, stream
+from tiny_learners import Magnify, learned
 
 
 @each_case
 def test_sums_and_rates_agree_with_the_naive_implementation(name, settings):
     learner = gsa(**settings)
-    for now in followed(learner, stream(name)):
+    for now in naive_steps(learner, stream(name)):
         for part in ("positive", "negative", "task_positive", "task_negative"):
             expected = [getattr(now.sums, part)[c] for c in range(len(learner.seen))]
             assert getattr(learner.balance, part).tolist() == pytest.approx(expected, abs=1e-9)
@@ -24,14 +24,14 @@ def test_sums_and_rates_agree_with_the_naive_implementation(name, settings):
 
 
 def test_a_new_class_outside_the_mix_is_left_out_until_it_is_sampled():
-    *_, last = followed(gsa(mix=2), stream("late classes"))
+    *_, last = naive_steps(gsa(mix=2), stream("late classes"))
     v = last.case[5]
     assert 0.0 in v.values()
     assert bool(torch.isfinite(last.step.loss)) and bool(torch.isfinite(last.gradient).all())
 
 
 def test_constant_logits_and_balanced_labels_leave_every_rate_at_balance():
-    learner = gsa(net=Times(0.0), mix=8, lr=1e-12, statistics="mix")
+    learner = gsa(net=Magnify(0.0), mix=8, lr=1e-12, statistics="mix")
     learner.learn(torch.zeros(4, 6), [0, 1, 0, 1])
     learner.new_task()
     learner.balance.positive.zero_()
@@ -50,7 +50,7 @@ def test_constant_logits_and_balanced_labels_leave_every_rate_at_balance():
 def test_rates_that_nothing_has_fed_are_one_and_balanced():
     items = list(stream("tasks"))
     learner = learned(gsa(update="after"), items[:3])
-    for now in followed(gsa(update="after"), iter(items[:1])):
+    for now in naive_steps(gsa(update="after"), iter(items[:1])):
         assert set(now.case[4].values()) == {BALANCED}
     learner.new_task()
     assert learner.rates()[1].tolist() == [0] * 16
@@ -58,6 +58,6 @@ def test_rates_that_nothing_has_fed_are_one_and_balanced():
 
 
 def test_no_gradient_flows_through_the_rates():
-    now = list(followed(gsa(), stream("tasks")))[-1]
+    now = list(naive_steps(gsa(), stream("tasks")))[-1]
     w, log_v = now.rates
     assert not w.requires_grad and not log_v.requires_grad

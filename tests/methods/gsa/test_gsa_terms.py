@@ -6,10 +6,10 @@ import naive_gsa as naive
 import pytest
 import torch
 import torch.nn.functional as F
-from following_gsa import NEW, OLD, PROPERTY, an_output, five_logits, random_logits
+from gsa_against_naive import NEW, OLD, PROPERTY, five_logits, make_output, random_logits
 from hypothesis import given
 from hypothesis import strategies as st
-from replaying import double
+from tiny_learners import double
 from torch import Tensor
 
 from onepass.base.parts import Output
@@ -25,7 +25,7 @@ def against_the_other_side(*arguments):
 @pytest.mark.parametrize("label", [0, 1])
 def test_the_two_class_hand_case_gives_log_two(label):
     old, new = torch.tensor([True, False]), torch.tensor([False, True])
-    output = an_output(torch.zeros(1, 2), [label])
+    output = make_output(torch.zeros(1, 2), [label])
     across = against_the_other_side(output, old, new, torch.zeros(2), new)
     assert across.item() == pytest.approx(math.log(2))
     assert sample_cross_entropy(output, among=old if label == 0 else new).item() == 0
@@ -34,7 +34,7 @@ def test_the_two_class_hand_case_gives_log_two(label):
 @PROPERTY
 @given(five_logits, st.integers(0, 4))
 def test_the_decomposition_exceeds_cross_entropy_by_its_closed_form(logits, label):
-    output = an_output(double([logits]), [label])
+    output = make_output(double([logits]), [label])
     own = NEW if label >= 3 else OLD
     within = sample_cross_entropy(output, among=own)
     decomposed = within + against_the_other_side(output, OLD, NEW, torch.zeros(5), NEW)
@@ -52,7 +52,7 @@ def test_the_decomposition_exceeds_cross_entropy_by_its_closed_form(logits, labe
 def test_the_decomposition_is_cross_entropy_where_it_decomposes_nothing(lonely):
     last = torch.arange(5) == 4
     new, old = (last, ~last) if lonely == "a single new class" else (last | ~last, last & ~last)
-    output = an_output(random_logits(0, 1), [4])
+    output = make_output(random_logits(0, 1), [4])
     within = sample_cross_entropy(output, among=new)
     decomposed = within + against_the_other_side(output, old, new, torch.zeros(5), new)
     torch.testing.assert_close(decomposed.sum(), F.cross_entropy(output.logits, output.y))
@@ -61,7 +61,7 @@ def test_the_decomposition_is_cross_entropy_where_it_decomposes_nothing(lonely):
 @PROPERTY
 @given(five_logits, st.integers(0, 2), st.floats(0.01, 100))
 def test_v_of_zero_removes_a_new_class_from_what_old_samples_face(logits, label, other):
-    output = an_output(double([logits]), [label])
+    output = make_output(double([logits]), [label])
     log_v = double([0, 0, 0, -math.inf, math.log(other)])
     got = against_the_other_side(output, OLD, NEW, log_v, NEW)
     without = torch.tensor([False, False, False, False, True])
@@ -71,7 +71,7 @@ def test_v_of_zero_removes_a_new_class_from_what_old_samples_face(logits, label,
 @PROPERTY
 @given(five_logits, st.integers(0, 4))
 def test_v_matters_to_old_samples_only(logits, label):
-    output = an_output(double([logits]), [label])
+    output = make_output(double([logits]), [label])
     plain = against_the_other_side(output, OLD, NEW, double([0] * 5), NEW).item()
     doubled = against_the_other_side(output, OLD, NEW, double([math.log(2)] * 5), NEW).item()
     assert doubled == plain if label >= 3 else doubled >= plain
@@ -83,7 +83,7 @@ def test_cross_task_agrees_with_the_plain_fraction(logits, label, scale):
     v = dict.fromkeys(range(5), scale)
     against = naive.rivals(logits, label, {0, 1, 2}, {3, 4}, v, {3, 4})
     expected = naive.log_sum_exp([*against.values(), logits[label]]) - logits[label]
-    output = an_output(double([logits]), [label])
+    output = make_output(double([logits]), [label])
     got = against_the_other_side(output, OLD, NEW, double([scale] * 5).log(), NEW)
     assert got.item() == pytest.approx(expected, abs=1e-9)
 
@@ -100,7 +100,7 @@ def test_the_gradient_of_the_cross_task_term_agrees_with_finite_differences(v):
 
 def test_the_cross_task_term_leaves_the_other_classes_of_the_own_side_alone():
     logits = random_logits(2, 5).requires_grad_()
-    output = an_output(logits, [0, 1, 2, 3, 4])
+    output = make_output(logits, [0, 1, 2, 3, 4])
     against_the_other_side(output, OLD, NEW, double([0] * 5), NEW).sum().backward()
     touched = (logits.grad != 0).int()
     sides = (OLD.unsqueeze(1) != OLD) | torch.eye(5, dtype=torch.bool)

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 import torch
-from following_gsa import gsa, stream
-from replaying import corners, flat, learned
+from gsa_against_naive import gsa, stream
+from tiny_learners import corners, flat, learned
 from torch import nn
 
 from onepass import GSA
@@ -29,14 +29,14 @@ OTHERS = [
 def test_by_default_no_setting_asks_for_another_objective():
     named = set(inspect.get_annotations(GSA)) & set(setting_names(GSA))
     assert named == PAPERS_OWN | set(gsa_variants.PAPER)
-    assert not gsa_variants.asked_for(GSA())
-    assert not gsa_variants.asked_for(GSA(mix=20, fill=3, memory=5, lr=0.1))
+    assert not gsa_variants.departs_from_paper(GSA())
+    assert not gsa_variants.departs_from_paper(GSA(mix=20, fill=3, memory=5, lr=0.1))
 
 
 def test_with_the_papers_settings_both_objectives_learn_the_same_bits(monkeypatch):
     paper = learned(gsa(), stream("late classes"))
-    monkeypatch.setattr(gsa_variants, "asked_for", lambda _: True)
-    monkeypatch.delattr(GSA, "by_the_paper")
+    monkeypatch.setattr(gsa_variants, "departs_from_paper", lambda _: True)
+    monkeypatch.delattr(GSA, "paper_objective")
     other = learned(gsa(), stream("late classes"))
     assert other.state_sha256() == paper.state_sha256()
 

@@ -1,4 +1,4 @@
-"""Streams that need no GPU."""
+"""Fake CUDA streams, for machines without a GPU."""
 
 from contextlib import contextmanager
 
@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from onepass.nets.fast import aside, conv, parallel
+from onepass.nets.fast import conv, parallel, side_stream
 
 
 class Streams:
-    """Named streams, the one that is current, and all that happened, in order."""
+    """Fake streams by name, with the current one and a log of all events."""
 
     def __init__(self):
         self.current, self.log = "line", []
@@ -39,12 +39,12 @@ class Streams:
 
 @pytest.fixture
 def streams(monkeypatch):
-    """Every tensor is being captured, and streams write down what they are told."""
+    """Pretends that every tensor is being captured, on streams that log their calls."""
     made = Streams()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: made.make(made.current))
     monkeypatch.setattr(torch.cuda, "stream", made.on)
-    for module in (parallel, conv, aside):
-        monkeypatch.setattr(module, "capturing", lambda x: True)
+    for module in (parallel, conv, side_stream):
+        monkeypatch.setattr(module, "is_capturing", lambda x: True)
         monkeypatch.setattr(module, "stream_for", lambda purpose, device: made.make(purpose))
     kept = lambda tensor, stream: made.log.append(f"kept for {stream}")  # noqa: E731
     monkeypatch.setattr(Tensor, "record_stream", kept)

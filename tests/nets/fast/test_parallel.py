@@ -1,46 +1,46 @@
-"""What a captured step puts on streams of its own. Real streams need a GPU, where the contract
-compares captured steps with eager ones; here streams write down what they are told."""
+"""Tests which work a captured step puts on other streams. Here fake streams log their calls; on a
+GPU, the contract compares captured steps with eager ones."""
 
 import pytest
 import torch
 from torch import nn
 
 import onepass
-from onepass.nets.fast import conv, lower, parallel
+from onepass.nets.fast import bf16_weights, conv, parallel
+from onepass.nets.fast.bf16_weights import weights_in_bf16
 from onepass.nets.fast.conv import Conv
-from onepass.nets.fast.lower import lowered
-from onepass.nets.fast.parallel import at_once
+from onepass.nets.fast.parallel import in_parallel
 
 
-def test_outside_of_a_capture_one_comes_after_the_other():
-    assert not parallel.capturing(torch.ones(2))
-    first, second = at_once(torch.ones(2), lambda x: x + 1, lambda x: x + 2)
+def test_outside_a_capture_branches_run_in_order():
+    assert not parallel.is_capturing(torch.ones(2))
+    first, second = in_parallel(torch.ones(2), lambda x: x + 1, lambda x: x + 2)
     assert first.tolist() == [2, 2] and second.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_the_branch_starts_after_what_was_there_and_is_waited_for(streams, several):
-    def aside(x):
-        streams.note("aside")
+def test_a_branch_starts_after_earlier_work_and_is_waited_for(streams, several):
+    def side(x):
+        streams.note("side")
         return {"a": x + 1, "b": x + 3} if several else x + 1
 
     def main(x):
         streams.note("main")
         return x + 2
 
-    first, second = at_once(torch.ones(1), aside, main)
+    first, second = in_parallel(torch.ones(1), side, main)
     assert (first["a"] if several else first) == 2 and second == 3
     assert streams.log == [
         "branch waits for line",
-        "aside on branch",
+        "side on branch",
         "main on line",
         "line waits for branch",
         *["kept for line"] * (1 + several),
     ]
 
 
-def test_nothing_to_give_is_nothing_to_keep(streams):
-    assert at_once(torch.ones(1), lambda x: None, lambda x: None) == (None, None)
+def test_a_branch_may_return_none(streams):
+    assert in_parallel(torch.ones(1), lambda x: None, lambda x: None) == (None, None)
     assert streams.log == ["branch waits for line", "line waits for branch"]
 
 
@@ -56,7 +56,7 @@ def both(size, stride, height, width):
 
 
 @pytest.mark.parametrize("case", SIZES)
-def test_weights_aside_or_not_it_is_a_convolution(streams, case):
+def test_with_or_without_a_side_stream_it_is_a_convolution(streams, case):
     ours, plain, x = both(*case)
     found = []
     for net in (ours, plain):
@@ -64,11 +64,11 @@ def test_weights_aside_or_not_it_is_a_convolution(streams, case):
         out = net(images)
         (out * torch.arange(out.numel(), dtype=torch.float64).view_as(out)).sum().backward()
         found.append((out, images.grad, net.weight.grad))
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+    for first, second in zip(*found, strict=True):
+        assert torch.equal(first, second)
 
 
-def test_gradients_of_weights_are_nodes_of_a_stream_of_their_own(streams, monkeypatch):
+def test_gradients_of_weights_have_their_own_nodes_and_stream(streams, monkeypatch):
     ours, _, x = both(3, 1, 8, 8)
     forward = conv._Weights.forward
 
@@ -88,12 +88,12 @@ def test_gradients_of_weights_are_nodes_of_a_stream_of_their_own(streams, monkey
     assert "_WeightsBackward" in names
 
 
-@pytest.mark.parametrize("what", ["no gradient asked", "other precision", "not captured"])
-def test_otherwise_it_is_torchs_own(streams, monkeypatch, what):
+@pytest.mark.parametrize("what", ["no gradient", "other precision", "not captured"])
+def test_otherwise_it_is_torchs_convolution(streams, monkeypatch, what):
     ours, _, x = both(3, 1, 8, 8)
-    x.requires_grad_(what != "no gradient asked")
+    x.requires_grad_(what != "no gradient")
     if what == "not captured":
-        monkeypatch.setattr(conv, "capturing", lambda x: False)
+        monkeypatch.setattr(conv, "is_capturing", lambda x: False)
     if what == "other precision":
         with torch.autocast("cpu", torch.bfloat16):
             out = ours.float()(x.bfloat16())
@@ -104,35 +104,35 @@ def test_otherwise_it_is_torchs_own(streams, monkeypatch, what):
 
 
 def test_the_memory_is_updated_beside_the_optimiser(streams, monkeypatch):
-    one = onepass.ER(memory=5, device="cpu")
+    learner = onepass.ER(memory=5, device="cpu")
     x = torch.rand(4, 3)
-    one.learn(x, [0, 1, 0, 1])
+    learner.learn(x, [0, 1, 0, 1])
     streams.log.clear()
-    optimizer = one.trainer.optimizer
-    add, update = one.store.add, optimizer.step
-    monkeypatch.setattr(one.store, "add", lambda *a: (streams.note("memory"), add(*a))[1])
+    optimizer = learner.trainer.optimizer
+    add, update = learner.store.add, optimizer.step
+    monkeypatch.setattr(learner.store, "add", lambda *a: (streams.note("memory"), add(*a))[1])
     monkeypatch.setattr(optimizer, "step", lambda: (streams.note("optimiser"), update())[1])
-    one.learn(x, [0, 1, 0, 1])
+    learner.learn(x, [0, 1, 0, 1])
     assert streams.log == [
-        "aside waits for line",
-        "memory on aside",
+        "side waits for line",
+        "memory on side",
         "optimiser on line",
-        "branch waits for line",  # the rows of the head beside the rest
+        "branch waits for line",  # the head's rows beside the other parameters
         "line waits for branch",
-        "line waits for aside",
+        "line waits for side",
     ]
 
 
 def test_weights_are_cast_beside_the_views(streams, monkeypatch):
-    one = onepass.ER(memory=5, device="cpu", precision="bf16")
+    learner = onepass.ER(memory=5, device="cpu", precision="bf16")
     x = torch.rand(4, 3)
-    one.learn(x, [0, 1, 0, 1])
+    learner.learn(x, [0, 1, 0, 1])
     streams.log.clear()
-    views = one.views
-    cast = lambda net: (streams.note("casts"), lowered(net))[1]  # noqa: E731
-    monkeypatch.setattr(lower, "lowered", cast)
-    monkeypatch.setattr(one.trainer, "views", Noted(views, lambda: streams.note("views")))
-    one.learn(x, [0, 1, 0, 1])
+    views = learner.views
+    cast = lambda net: (streams.note("casts"), weights_in_bf16(net))[1]  # noqa: E731
+    monkeypatch.setattr(bf16_weights, "weights_in_bf16", cast)
+    monkeypatch.setattr(learner.trainer, "views", Noted(views, lambda: streams.note("views")))
+    learner.learn(x, [0, 1, 0, 1])
     assert streams.log[:4] == [
         "branch waits for line",
         "casts on branch",
@@ -142,7 +142,7 @@ def test_weights_are_cast_beside_the_views(streams, monkeypatch):
 
 
 class Noted:
-    """Views that say when they are made."""
+    """Views that log when they are made."""
 
     def __init__(self, views, say):
         self.views, self.say = views, say

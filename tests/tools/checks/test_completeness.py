@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import onepass
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.learning import registry
-from onepass.learning.image_counts import images_of
+from onepass.learning.image_counts import images_per_batch
 from onepass.runs.spec import COMMON, PRESETS
 from onepass.tools.checks import CHECKS, NEEDS_GPU, exemptions
 
@@ -70,7 +70,7 @@ def test_every_preset_names_its_source_and_builds(info):
         assert name in PRESETS[PRESETS.index(COMMON) + 1 :]
         assert preset.source.strip()
         assert preset.settings
-        images = images_of(configured(info.learner, **preset.settings), 10)
+        images = images_per_batch(construct(info.learner, **preset.settings), 10)
         assert images.trained <= MOST_TRAINED.get(name, math.inf)
 
 
@@ -90,8 +90,8 @@ def test_every_exemption_names_a_check_and_a_reason(info):
 # ---- documents
 
 
-def test_the_table_in_the_readme_has_a_row_for_every_method():
-    text = (ROOT / "README.md").read_text()
+def test_the_table_of_methods_has_a_row_for_every_method():
+    text = (ROOT / "docs" / "methods.md").read_text()
     table = text.partition("<!-- table -->")[2].partition("<!-- end of table -->")[0]
     rows = re.findall(r"^\| ([\w-]+)", table, re.MULTILINE)
     assert rows[:1] == ["method"]

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from breaking import Broken, expect_failure
+from broken_learners import BrokenLearners, expect_failure
 from torch import nn
 
 from onepass import ER
 from onepass.base.parts import ImageCount, Samples, StatefulPart, Step
 from onepass.functional.losses import cross_entropy, distillation
-from onepass.learning.network_copies import Copy, PreviousNetwork
+from onepass.learning.network_copies import NetworkCopy, PreviousNetwork
 from onepass.memory import Reservoir
 from onepass.tools.checks import CHECKS, NEEDS_GPU, check_method, costing
 
-BROKEN = Broken()
+BROKEN = BrokenLearners()
 breaks = BROKEN.breaks
 
 
@@ -46,7 +46,7 @@ class CountsTooMuch(ER):
 
 @breaks("an_average_may_teach", "counted")
 class HidesWhatTheAverageIsShown(ER):
-    def shown(self, batch):
+    def teacher_images(self, batch):
         return batch
 
 
@@ -65,7 +65,7 @@ class AsksTheAverageForNothing(ER):
 @breaks("an_average_may_teach", "samples more than once")
 class TakesTheBatchInEveryRepeat(ER):
     def keep(self, x, y):
-        if not self.trainer.lets_in:
+        if not self.trainer.last_repeat:
             self.store.add(x, y)
         super().keep(x, y)
 
@@ -86,7 +86,7 @@ class Root(nn.Module):
 class LosesClasses(ER):
     @property
     def classes(self):
-        return self.book.labels[:16]
+        return self.class_index.labels[:16]
 
 
 class Distilling(ER):
@@ -201,7 +201,7 @@ class KeepsACopyInAnAttic(ER):
         self.attic = Attic(torch.cat(weights))
 
 
-class Weightless(Copy):
+class Weightless(NetworkCopy):
     """A copy of the network that does not say what it takes."""
 
     bytes = 0
@@ -224,7 +224,7 @@ class SaysNothingOfItsMemory(ER):
         return Modest(self.memory, shape, dtype, rng)
 
 
-@breaks("kept_bytes_are_declared", "as `memory` says, 80; found 160 places")
+@breaks("kept_bytes_are_declared", "room for `memory` samples, 80; found room for 160")
 class HoldsTwiceAsMuch(ER):
     def make_store(self, shape, dtype, rng):
         return Reservoir(2 * self.memory, shape, dtype, rng)

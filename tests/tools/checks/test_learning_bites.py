@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from breaking import Broken, expect_failure
+from broken_learners import BrokenLearners, expect_failure
 from torch import nn
 
 from onepass import ER, Finetune
@@ -15,7 +15,7 @@ from onepass.base.parts import Step
 from onepass.learning.traits import Traits
 from onepass.tools.checks import CHECKS, learning
 
-BROKEN = Broken()
+BROKEN = BrokenLearners()
 breaks = BROKEN.breaks
 
 
@@ -113,20 +113,24 @@ class IgnoresTheMemory(ER):
 @breaks("bad_batches_change_nothing")
 class CountsBeforeItChecks(ER):
     def learn(self, x, y):
-        self.book.quiet += 1
+        self.class_index.quiet += 1
         return super().learn(x, y)
 
 
 @breaks("labels_are_only_names")
 class OrdersByLabel(ER):
-    def _admit(self, batch):
-        return super()._admit(batch).flip(0) if batch[0] == "class 0" else super()._admit(batch)
+    def _assign_rows(self, batch):
+        return (
+            super()._assign_rows(batch).flip(0)
+            if batch[0] == "class 0"
+            else super()._assign_rows(batch)
+        )
 
 
 @breaks("nobody_tells_the_future")
 class LooksAtItsCaller(ER):
     def learn(self, x, y):
-        if any(frame.function == "walk" for frame in inspect.stack()):
+        if any(frame.function == "learn_and_score" for frame in inspect.stack()):
             torch.rand(1, generator=self.trainer.rngs["draws"]) if self.steps else None
         return super().learn(x, y)
 
@@ -134,7 +138,7 @@ class LooksAtItsCaller(ER):
 @breaks("boundaries_are_inferred")
 class NeverInfers(ER):
     def learn(self, x, y):
-        self.book.told = True
+        self.class_index.told = True
         return super().learn(x, y)
 
 
@@ -144,7 +148,7 @@ class Counting(ER):
     more: ClassVar[int]
 
     def learn(self, x, y):
-        self.book.gap = self.gap + self.more
+        self.class_index.gap = self.gap + self.more
         return super().learn(x, y)
 
 
@@ -162,7 +166,7 @@ class WaitsForOneBatchLess(Counting):
 class KnowsSixteenClasses(ER):
     @property
     def classes(self):
-        return self.book.labels[:16]
+        return self.class_index.labels[:16]
 
 
 @breaks("spare_rows_stay_at_birth")

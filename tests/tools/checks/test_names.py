@@ -8,20 +8,20 @@ import pytest
 from onepass import ER
 from onepass.base.errors import UnknownNameError
 from onepass.tools.checks import CHECKS, check_method
-from onepass.tools.checks.names import summaries
+from onepass.tools.checks.names import check_summaries
 
 FIRST, SECOND = "predict_before_learning_is_refused", "same_seed_same_bits"
 
 
 def test_the_names_read_from_the_source_are_those_of_the_contract():
-    assert list(summaries()) == list(CHECKS)
-    assert all(summaries().values())
+    assert list(check_summaries()) == list(CHECKS)
+    assert all(check_summaries().values())
 
 
 def test_torch_is_not_needed_to_name_them():
     code = (
         "import sys; sys.modules['torch'] = None; "
-        "from onepass.tools.checks.names import summaries; print(*summaries())"
+        "from onepass.tools.checks.names import check_summaries; print(*check_summaries())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == list(CHECKS)

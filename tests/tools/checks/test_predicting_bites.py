@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from breaking import Broken, expect_failure
+from broken_learners import BrokenLearners, expect_failure
 from torch import nn
 
 from onepass import ER
 from onepass.tools.checks import CHECKS, predicting
 
-BROKEN = Broken()
+BROKEN = BrokenLearners()
 breaks = BROKEN.breaks
 
 
@@ -59,7 +59,7 @@ class Asking(nn.Module):
         super().__init__()
 
         def ask(x):
-            return learner.trainer.evaluator(x)
+            return learner.trainer.eval_model(x)
 
         self.ask = ask
 
@@ -99,7 +99,7 @@ class StopsLearning(ER):
 @breaks("the_average_predicts", "found scores that come from the network that trains")
 class PredictsItself(ER):
     def scorer(self):
-        return self.trainer.evaluator
+        return self.trainer.eval_model
 
 
 @BROKEN.each

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import pytest
 import torch
-from breaking import Broken, expect_failure
+from broken_learners import BrokenLearners, expect_failure
 
 from onepass import ER
 from onepass.base.seeds import generator
 from onepass.tools.checks import CHECKS, repeating
 
-BROKEN = Broken()
+BROKEN = BrokenLearners()
 breaks = BROKEN.breaks
 
 
