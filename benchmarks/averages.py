@@ -1,26 +1,26 @@
-"""Which average of the network predicts best, at the end and on the way?
+"""Which moving average of the weights predicts best, at the end and at any time?
 
     python benchmarks/averages.py gsa --preset tuned --dataset cifar100 --memory 1000 >> FILE.jsonl
 
-Averaging changes nothing about training, so one run carries many averages and scores each, on a
+An average changes nothing about training. So one run carries many averages and scores each, on a
 held-out tenth of the training data (or, with `--validation 0`, on the test set). With
-`--set average=0.99 distil=1` one more average is the teacher, and that does change training.
-Prints one JSON object: for each kind of average its final accuracy, the mean over equally spaced
-points (any-time), and the accuracy at every one of these points and at the end.
+`--set average=0.99 distil=1` one more average is the teacher, which does change training.
+The script prints one JSON object. It has, for each average, the final accuracy, the mean over
+equally spaced points (any-time), and the accuracy at each of these points and at the end.
 
     student        the network itself
-    teacher        the average that teaches, where there is one
+    teacher        the average that teaches, if there is one
     0.99           an exponential average with this decay, which begins as a plain mean
     growing 16     the rate is 17 / (t + 16): the horizon grows with the stream
-    growing 16 to 200   the same until the horizon is so many steps
+    growing 16 to 200   the same until the horizon is 200 steps
     arrivals 0.25  the horizon is a quarter of the steps since a class last arrived, at most 1000
-    arrivals 0.25, softly 10   the same, but where k of n classes are new, the steps since are not
-                               forgotten all at once: only the part 10 k / n of them
-    0.98 & 0.998   the mean of the logits of two of them
-    arrivals 0.25, memory's norms   BatchNorm has the statistics of what the memory holds, in which
-                                    all classes have their shares, not those of what was trained on
-    arrivals 0.25, 0.5 new    the same, but half of it counts for the newest task's classes
-    arrivals 0.25, capped     two thirds do, but no class counts for more than 18 others
+    arrivals 0.25, softly 10   the same, but if k of n classes are new, the count of steps does not
+                               drop to 0: it loses only the fraction 10 k / n
+    0.98 & 0.998   the mean of the logits of two averages
+    arrivals 0.25, memory's norms   BatchNorm uses statistics of the memory, in which all classes
+                                    have their shares, and not its running statistics
+    arrivals 0.25, 0.5 new    the same, with half of the weight on the newest task's classes
+    arrivals 0.25, capped     two thirds, but no class weighs more than 18 others
     arrivals 0.25, mirrored   the mean of the logits of an image and of its mirror image
 """
 
@@ -81,7 +81,7 @@ class Growing(WeightAverage):
 
 
 class SinceArrivals(WeightAverage):
-    """The horizon is a fraction of the steps since a class last arrived."""
+    """An average whose horizon is a fraction of the steps since a class last arrived."""
 
     def __init__(self, trainer: Any, fraction: float, softly: float = math.inf) -> None:
         super().__init__(trainer, 0.0)
@@ -124,14 +124,17 @@ def with_averages(kind: type) -> type:
                     for times in SOFTLY
                 },
             }
-            for number, one in enumerate(self.averages.values()):
-                setattr(self, f"average_{number}", one)
+            for number, average in enumerate(self.averages.values()):
+                setattr(self, f"average_{number}", average)
 
     return Averaged
 
 
 def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.Module]:
-    """Networks by the statistics of the memory, as it is and with more of the newest classes."""
+    """Returns networks whose BatchNorm uses statistics of the memory.
+
+    The memory counts as it is, or with more weight on the newest classes.
+    """
     held = int(learner.store.size)
     is_new = learner.new[learner.store.y[:held]]
     slots = {
@@ -151,8 +154,10 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
 
 
 class Scores(Listener):
-    """At equally spaced points and at the end, the accuracy of every average on the classes seen so
-    far: not at the ends of tasks, of which there may be many."""
+    """Scores every average on the classes seen so far, at equally spaced points and at the end.
+
+    Task ends are no such points, because there may be many.
+    """
 
     essential = True
 

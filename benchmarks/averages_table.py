@@ -19,7 +19,7 @@ Line = dict[str, Any]
 
 
 def worth(line: Line) -> dict[str, float]:
-    """What averages are chosen by: the mean of final and any-time accuracy."""
+    """Returns the criterion for each average: the mean of final and any-time accuracy."""
     found = line["summary"]
     return {name: (found[name]["final"] + found[name]["any-time"]) / 2 for name in SHOWN}
 
@@ -41,11 +41,11 @@ def of_run(line: Line) -> list[str]:
 
 
 def of_averages(method: str, lines: list[Line]) -> list[list[str]]:
-    """How far each is behind the best of its run."""
+    """Returns a row per average: how far it is behind the best average of its run."""
     rows = []
     for name in SHOWN:
         behind = [max(worth(line).values()) - worth(line)[name] for line in lines]
-        best, close = sum(one == 0 for one in behind), sum(one <= LITTLE for one in behind)
+        best, close = sum(gap == 0 for gap in behind), sum(gap <= LITTLE for gap in behind)
         count = [f"{best} of {len(lines)}", str(close)]
         rows.append([method, name, *count, f"{mean(behind):.2f}", f"{max(behind):.1f}"])
     return rows
@@ -57,7 +57,7 @@ def main() -> None:
     print(markdown(Table(["run", "settings", "teacher", *SHOWN], list(map(of_run, lines)))))
     columns = ["method", "average", "best", f"within {LITTLE}", "behind, mean", "behind, most"]
     methods = dict.fromkeys(line["method"] for line in lines)
-    own = {method: [one for one in lines if one["method"] == method] for method in methods}
+    own = {method: [line for line in lines if line["method"] == method] for method in methods}
     rows = [row for method in methods for row in of_averages(method, own[method])]
     print(markdown(Table(columns, rows)), end="")
 

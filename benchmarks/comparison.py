@@ -1,16 +1,18 @@
-"""What is GSA's loss worth once everyone has the same tricks?
+"""How much does GSA's loss gain if all methods have the same recipe?
 
     python benchmarks/comparison.py search SEARCH.jsonl --dataset cifar100 --memory 1000 --jobs 8
     python benchmarks/comparison.py final SEARCH.jsonl FINAL.jsonl --jobs 8
     python benchmarks/comparison.py table SEARCH.jsonl FINAL.jsonl -o comparison.png
 
-`er`, `er-ace`, `gsa`, and `gsa` with w = v = 1 and with simple cross-entropy over all classes, with
-the same images, augmentation and head: as they are, predicting with an average of themselves, and
-learning from it. `search` tries three learning rates on a held-out tenth of the training data;
-`final` takes the best rate and the better rule of averaging of each (by the mean of final and
-any-time accuracy) to the test set, over paired seeds; `table` prints what came out, and draws it.
-Each run is one of benchmarks/averages.py, which scores the network and its averages at once; runs
-that a file holds already are not repeated.
+It compares `er`, `er-ace`, `gsa`, `gsa` with w = v = 1, and `gsa` with plain cross-entropy over all
+classes. All have the same images, augmentation and head. Each runs as it is, predicting with a
+moving average of its weights, and also learning from that average.
+
+`search` tries three learning rates on a held-out tenth of the training data. `final` runs the best
+rate and the better rule of averaging of each (by the mean of final and any-time accuracy) on the
+test set, over paired seeds. `table` prints and draws the results. Each run is one of
+benchmarks/averages.py, which scores the network and its averages at once. Runs that the file
+already holds are not repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ METHODS = {
 }
 SHARED = {"head": "frozen", "mirror": "true", "augment": "crop-grey-reflected"}
 RATES = ("3e-4", "5e-4", "1e-3")
-RULES = ("growing 16", "arrivals 0.25")  # averages that predict
+RULES = ("growing 16", "arrivals 0.25")  # rules of averaging for prediction
 TAUGHT = {"distil_from": "growing", "distil": "1"}
 TWICE = {**TAUGHT, "repeats": "2"}
 KINDS = {"plain": {}, "averaged": {}, "distilled": TAUGHT, "distilled, two steps": TWICE}
@@ -56,8 +58,8 @@ Line = dict[str, Any]
 # ---- runs
 
 
-def asked(name: str, kind: str, rate: str, where: Line, **more: object) -> Line:
-    """What a line of the study says of a run that was asked for."""
+def line_of_run(name: str, kind: str, rate: str, where: Line, **more: object) -> Line:
+    """Returns the fields by which a line of the study is recognised as this run."""
     method, own = METHODS[name]
     settings = {**SHARED, **own, **KINDS[kind], "lr": rate, "precision": where["precision"]}
     data = {key: where[key] for key in ("dataset", "memory", "device")}
@@ -69,7 +71,7 @@ def holds(line: Line, run: Line) -> bool:
 
 
 def carry_out(runs: Iterable[Line], file: Path, jobs: int, device: str) -> None:
-    """As many at a time; each is a line of the file as soon as it ends."""
+    """Carries out the runs, `jobs` at a time, and appends the line of each as soon as it ends."""
     held = read(file) if file.exists() else []
     wanted: list[Line] = []
     for run in runs:
@@ -77,7 +79,7 @@ def carry_out(runs: Iterable[Line], file: Path, jobs: int, device: str) -> None:
             wanted.append(run)
     lock = threading.Lock()
 
-    def one(run: Line) -> None:
+    def carry_out_one(run: Line) -> None:
         pairs = [f"{key}={value}" for key, value in run["settings"].items()]
         rest = [f"--{key}={run[key]}" for key in run if key not in ("method", "settings")]
         command = [sys.executable, str(STUDY), run["method"], *rest, "--set", *pairs]
@@ -87,12 +89,12 @@ def carry_out(runs: Iterable[Line], file: Path, jobs: int, device: str) -> None:
         print(f"{run['method']} {' '.join(pairs)} seed {run['seed']}", file=sys.stderr)
 
     with cuda_mps_service(resolve_device(device).type), ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, wanted))
+        list(pool.map(carry_out_one, wanted))
 
 
 def search(where: Line) -> list[Line]:
     return [
-        asked(name, kind, rate, where, validation=0.1)
+        line_of_run(name, kind, rate, where, validation=0.1)
         for kind in ("plain", "distilled")
         for rate in RATES
         for name in METHODS
@@ -100,10 +102,10 @@ def search(where: Line) -> list[Line]:
 
 
 def final(found: Sequence[Line], where: Line) -> list[Line]:
-    """Who takes two steps has the rate of who takes one; it was not searched apart."""
+    """Carries out the final runs; two steps per batch use the rate searched for one step."""
     chosen = {(name, kind): best(found, name, kind, where)[0] for name in METHODS for kind in KINDS}
     return [
-        asked(name, kind, chosen[name, kind], where, seed=seed, validation=0.0)
+        line_of_run(name, kind, chosen[name, kind], where, seed=seed, validation=0.0)
         for kind in KINDS
         for seed in range(SEEDS)
         for name in METHODS
@@ -111,12 +113,12 @@ def final(found: Sequence[Line], where: Line) -> list[Line]:
 
 
 def best(found: Sequence[Line], name: str, kind: str, where: Line) -> tuple[str, str]:
-    """The learning rate, and which of the scored networks predicts."""
+    """Returns the best learning rate, and the name of the scored network that predicts."""
     searched = "plain" if kind in ("plain", "averaged") else "distilled"
     worth = {}
     for rate in RATES:
-        run = asked(name, searched, rate, where, validation=0.1)
-        lines = [one for one in found if holds(one, run)]
+        run = line_of_run(name, searched, rate, where, validation=0.1)
+        lines = [line for line in found if holds(line, run)]
         if len(lines) != 1:
             sys.exit(f"the search holds {len(lines)} runs, not one, of {run}: `search` makes them")
         (line,) = lines
@@ -134,12 +136,14 @@ def read(file: Path) -> list[Line]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-# ---- what came out
+# ---- results
 
 
 def scores(lines: Sequence[Line], found: Sequence[Line]) -> dict[tuple[str, str], list[Line]]:
-    """Of each method and kind: what its runs scored, by the network that was chosen to predict.
-    A kind is left out as long as some method has no run of it."""
+    """Returns the scores of the runs of each method and kind, by the network chosen to predict.
+
+    A kind is left out until every method has a run of it.
+    """
     first = lines[0]
     where = {key: first[key] for key in ("dataset", "memory", "device")}
     where["precision"] = first["settings"]["precision"]
@@ -147,26 +151,26 @@ def scores(lines: Sequence[Line], found: Sequence[Line]) -> dict[tuple[str, str]
     for kind in KINDS:
         for name in METHODS:
             rate, scored = best(found, name, kind, where)
-            run = asked(name, kind, rate, where, validation=0.0)
+            run = line_of_run(name, kind, rate, where, validation=0.0)
             del run["seed"]
             own = [line for line in lines if holds(line, run)]
             table[name, kind] = [
                 {
-                    **one["summary"][scored],
-                    "seed": one["seed"],
+                    **line["summary"][scored],
+                    "seed": line["seed"],
                     "lr": rate,
                     "rule": scored,
-                    "images": one["images"][0] / BATCH,
-                    "shown": one["images"][1] / BATCH,
+                    "images": line["images"][0] / BATCH,
+                    "shown": line["images"][1] / BATCH,
                 }
-                for one in own
+                for line in own
             ]
     whole = [kind for kind in KINDS if all(table[name, kind] for name in METHODS)]
     return {(name, kind): runs for (name, kind), runs in table.items() if kind in whole}
 
 
 def as_table(table: dict[tuple[str, str], list[Line]]) -> Table:
-    """Every method and kind, and by how much gsa's loss is ahead of each other, seed by seed."""
+    """Returns the table of methods and kinds, with gsa's lead over each other method per seed."""
     names = ["", "method", "lr", "predicts", "trained", "shown", "final", "any-time", "n"]
     ahead = [f"gsa ahead, {value}" for value in VALUES]
     rows = []
@@ -186,8 +190,11 @@ def as_table(table: dict[tuple[str, str], list[Line]]) -> Table:
 
 
 def draw(table: dict[tuple[str, str], list[Line]], output: Path) -> None:
-    """Accuracy against images trained for each image of the stream; one that is only shown to the
-    average goes forward and not back, a third of the work."""
+    """Draws accuracy against the images trained per image of the stream.
+
+    An image that only the average sees needs a forward pass and no backward pass: it counts as a
+    third.
+    """
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharex=True)

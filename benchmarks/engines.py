@@ -1,10 +1,10 @@
-"""The captured step in bf16 beside the same code run eagerly in fp32, on a GPU, in one process.
+"""Times the captured step in bf16 against the eager step in fp32, on a GPU, in one process.
 
     python benchmarks/engines.py er gsa --rounds 5
     python benchmarks/engines.py gsa --set current=22 mirror=true
 
-Eager steps wait for the host, whose speed changes from second to second. So rounds alternate eager,
-captured, eager; each line of output is one round, with its ratio.
+Eager steps wait for the host, whose speed changes from second to second. So each round runs eager,
+captured and eager steps in turn. Each line of output is one round, with its ratio.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 from onepass.runs.environment import describe_environment
 from onepass.tools.bench import WARM_UP_STEPS, BenchCase, RandomBatches
 
-CAPTURED = 3  # times as many steps as eager ones, for about the same time
+CAPTURED = 3  # captured steps per eager step, so that both blocks take about the same time
 
 
 def steps_of(case):
-    """A function that takes so many steps of a learner whose memory is full, and gives the rate."""
+    """Returns a function that takes steps with a full memory and returns the steps per second."""
     learner, batches = case.learner(), RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     batches.introduce(learner)

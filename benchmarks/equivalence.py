@@ -5,10 +5,10 @@
     python benchmarks/equivalence.py compare old.json new.json
 
 Every method learns the digits with three seeds, and a stream of small colour images with a
-ResNet18, each with its common settings and with those of its presets `tuned` and `best`; `dump`
-writes a fingerprint of each entry of its state. `compare` says which differ, after the renamings
-below. Hashes are of one machine and one version of torch: compare files of one. The old tree may be
-8150c8e, the last one before the modules moved into packages.
+ResNet18. Each does so with its common settings and with its presets `tuned` and `best`. `dump`
+writes a checksum of each entry of the state. `compare` prints those that differ, after the
+renamings below. Checksums depend on the machine and the version of torch, so compare files from the
+same ones. The oldest tree that works is 8150c8e, the last before modules moved into packages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from onepass.base.settings import setting_names
 
 SEEDS = (0, 1, 2)
-# State entries of commit 68e2b2f that have another name since; None: no longer kept.
+# Entries of the state of commit 68e2b2f that were renamed since; None: no longer kept.
 RENAMED: dict[str, str | None] = {
     "parts/store/seen": "parts/store/offered",  # samples offered to a reservoir so far
     "parts/running/seen": "parts/running/offered",
@@ -40,7 +40,7 @@ def entries(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def cases() -> Iterator[tuple[str, Any, Any]]:
-    """A name, a stream and a learner for each."""
+    """Yields the name, stream and learner of each case."""
     import onepass
 
     digits = onepass.load("digits")
@@ -81,7 +81,7 @@ def _sha256(value: Any) -> str:
 
 
 def presets(learner: Any) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """The name of each, its settings, and those for images that must not be mirrored."""
+    """Returns the name and settings of each preset, and those for images never mirrored."""
     yield "common", {}, {}
     for name in ("tuned", "best"):
         if preset := learner.presets.get(name):
@@ -121,13 +121,13 @@ def renamed(state: dict[str, str]) -> dict[str, str]:
 
 
 def compare(old: Path, new: Path) -> int:
-    before, after = (json.loads(one.read_text()) for one in (old, new))
+    before, after = (json.loads(file.read_text()) for file in (old, new))
     differ = sorted(set(before) ^ set(after))
     for name in before.keys() & after.keys():
-        one, other = before[name], after[name]
-        was, now = renamed(one["state"]), other["state"]
+        first, second = before[name], after[name]
+        was, now = renamed(first["state"]), second["state"]
         for what in ("parameters", "correct"):
-            if one[what] != other[what]:
+            if first[what] != second[what]:
                 differ.append(f"{name}: {what}")
         differ += [
             f"{name}: {path}" for path in sorted(was.keys() | now.keys())

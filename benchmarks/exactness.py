@@ -1,10 +1,10 @@
-"""Whether a captured step computes what the eager one does, on a GPU with ResNet18.
+"""Measures whether captured and eager steps compute the same, on a GPU with ResNet18.
 
     python benchmarks/exactness.py er gsa --steps 100
     python benchmarks/exactness.py er gsa --steps 100 --set precision=bf16
 
-prints for each method the largest difference between any two parameters after the same steps, with
-PyTorch's deterministic algorithms and without; and, to compare, that of two eager runs.
+For each method it prints the largest difference between any two parameters after the same steps,
+with PyTorch's deterministic algorithms and without, and for comparison that of two eager runs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def learned(method, settings, steps):
     return learner
 
 
-def difference(one, other):
-    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+def difference(first, second):
+    pairs = zip(first.model.parameters(), second.model.parameters(), strict=True)
     return max(float((a - b).abs().max()) for a, b in pairs)
 
 

@@ -1,13 +1,14 @@
-"""A sweep of small runs to which everything happens: its workers and then the sweep itself are
-killed at random, the disk fills once, a finished run's folder is corrupted. Afterwards the same
-command is given until it has nothing left to do, and every result must be the one of a sweep that
-nobody disturbed, bit for bit.
+"""Disturbs a sweep of small runs in every way, and checks that its results do not change.
+
+Its workers and then the sweep itself are killed at random, the disk fills once, and the folder of a
+finished run is corrupted. Then the same command is given until nothing is left to do. Every result
+must equal that of an undisturbed sweep, bit for bit.
 
     python benchmarks/faults.py                     # 60 runs on the digits, some minutes
     python benchmarks/faults.py --runs 6 --seed 3
 
-The disk is a small one of its own, mounted by `unshare`; where that is not allowed, it does not
-fill, and the script says so. Exit status 1, and a line that says what, if anything is wrong.
+`unshare` mounts a small disk for the sweep. If that is not allowed, the disk is not filled, and the
+script says so. If anything is wrong, it prints one line and exits with status 1.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def sweep(file: Path, out: Path, jobs: int) -> subprocess.Popen[str]:
 
 
 def ended(child: subprocess.Popen[str]) -> tuple[int, str]:
-    _, told = child.communicate(timeout=PATIENCE)
-    return child.returncode, told
+    _, errors = child.communicate(timeout=PATIENCE)
+    return child.returncode, errors
 
 
 def children(parent: int) -> list[int]:
@@ -72,7 +73,7 @@ def children(parent: int) -> list[int]:
 
 
 def wait(holds: Callable[[], object], child: subprocess.Popen[str]) -> bool:
-    """Until it holds; False if the sweep has ended before."""
+    """Waits until a condition holds; returns False if the sweep ends first."""
     while not holds():
         if child.poll() is not None:
             return False
@@ -81,12 +82,12 @@ def wait(holds: Callable[[], object], child: subprocess.Popen[str]) -> bool:
 
 
 class Faults:
-    """One sweep, what is done to it, and what is said of that."""
+    """A sweep and the faults to inflict on it."""
 
     def __init__(self, work: Path, runs: int, seed: int, jobs: int) -> None:
         self.disk, self.file, self.out = work, work / "a.toml", work / "out"
         self.chance, self.jobs, self.began = random.Random(seed), jobs, 0.0
-        self.longest = runs / 8  # seconds until the next blow
+        self.longest = runs / 8  # seconds until the next fault, at most
         sweep_file(self.file, runs)
 
     def finished(self) -> list[Path]:
@@ -101,17 +102,19 @@ class Faults:
         return sweep(self.file, self.out, self.jobs)
 
     def under_way(self) -> bool:
-        """Whether the present call has written a checkpoint of a run that has not ended."""
+        """Returns whether this call has written a checkpoint of a run that is still going on."""
         for path in self.out.glob("*/checkpoint.pt"):
-            with suppress(OSError):  # it is being replaced
+            with suppress(OSError):  # the checkpoint is just being replaced
                 new = path.stat().st_mtime > self.began
                 if new and not (path.parent / "result.json").exists():
                     return True
         return False
 
     def kill_workers(self, times: int) -> int:
-        """While runs are under way, then the sweep, once a run has finished. A run whose worker was
-        killed is tried once more; one that is hit twice fails, and is left to a later call."""
+        """Kills workers while runs go on, then the sweep once a run has finished.
+
+        A run whose worker is killed is tried once more. If that fails too, a later call does it.
+        """
         child, killed = self.sweep(), 0
         while killed < times and wait(self.under_way, child):
             time.sleep(self.chance.uniform(0, 0.5))
@@ -124,7 +127,7 @@ class Faults:
         return killed
 
     def kill_sweep(self, child: subprocess.Popen[str]) -> bool:
-        """At a moment when runs are under way; its workers must end by themselves."""
+        """Kills the sweep while runs go on; its workers must end by themselves."""
         wait(self.under_way, child)
         time.sleep(self.chance.uniform(0, self.longest))
         hit = wait(self.under_way, child)
@@ -138,13 +141,13 @@ class Faults:
         return hit
 
     def fill_disk(self) -> tuple[int, str]:
-        """While runs are under way; the sweep must end by itself and say so."""
+        """Fills the disk while runs go on; the sweep must end by itself and report it."""
         child = self.sweep()
         wait(self.under_way, child)
         time.sleep(self.chance.uniform(0, self.longest))
         filler = self.disk / "filler"
         with filler.open("wb", buffering=0) as file:
-            while child.poll() is None:  # whatever room somebody makes is taken
+            while child.poll() is None:  # fill again whatever room the sweep makes
                 try:
                     file.write(b"\0" * 65536)
                 except OSError:
@@ -153,14 +156,14 @@ class Faults:
         return ended(child)
 
     def corrupt(self) -> Path:
-        """A finished run: half of its result is gone."""
+        """Cuts the result file of a finished run in half; returns its folder."""
         folder = self.chance.choice(self.finished())
         content = (folder / "result.json").read_bytes()
         (folder / "result.json").write_bytes(content[: len(content) // 2])
         return folder
 
     def go_on(self) -> list[tuple[int, str]]:
-        """The same command until it has nothing left to do."""
+        """Gives the same command until nothing is left to do; returns status and output of each."""
         calls = [ended(self.sweep())]
         while calls[-1][0] != 0 and len(calls) < 3:
             calls.append(ended(self.sweep()))
@@ -174,7 +177,7 @@ class Faults:
         return found
 
     def logged(self, words: str, least: int = 1) -> list[str]:
-        """The runs in whose log these words stand so often."""
+        """Returns the runs whose log has these words at least `least` times."""
         logs = {path.parent.name: path.read_text() for path in self.out.glob("*/log.txt")}
         return [name for name, text in logs.items() if text.count(words) >= least]
 
@@ -186,13 +189,13 @@ def show(text: str) -> None:
 def undisturbed(work: Path, runs: int, seed: int, jobs: int) -> dict[str, list[object]]:
     work.mkdir()
     faults = Faults(work, runs, seed, jobs)
-    status, told = ended(faults.sweep())
-    assert status == 0, told
+    status, errors = ended(faults.sweep())
+    assert status == 0, errors
     return faults.results()
 
 
 def disturb(faults: Faults, runs: int, fills: bool) -> Path:
-    """All that is done to it; gives the folder that was corrupted."""
+    """Inflicts all faults on a sweep; returns the folder that was corrupted."""
     killed = faults.kill_workers(times=max(2, runs // 4))
     show(f"{killed} workers killed, then the sweep; {len(faults.finished())} runs finished")
     for _ in range(runs // 20):
@@ -200,11 +203,11 @@ def disturb(faults: Faults, runs: int, fills: bool) -> Path:
         when = "with runs under way" if hit else "when it had ended"
         show(f"the sweep killed {when}; {len(faults.finished())} runs finished")
     if fills:
-        status, told = faults.fill_disk()
-        told = told.replace(f"{faults.disk}/", "")
-        assert status in (1, 2) and FULL in told, f"a full disk ended with {status}: {told}"
-        told = next(line for line in told.splitlines() if FULL in line)
-        show(f"the disk filled: status {status}; {len(faults.finished())} runs finished; {told}")
+        status, errors = faults.fill_disk()
+        errors = errors.replace(f"{faults.disk}/", "")
+        assert status in (1, 2) and FULL in errors, f"a full disk ended with {status}: {errors}"
+        error = next(line for line in errors.splitlines() if FULL in line)
+        show(f"the disk filled: status {status}; {len(faults.finished())} runs finished; {error}")
     else:
         show("no disk can be mounted here: it did not fill")
     corrupted = faults.corrupt()
@@ -215,11 +218,11 @@ def disturb(faults: Faults, runs: int, fills: bool) -> Path:
 def check(faults: Faults, whole: dict[str, list[object]], corrupted: Path) -> None:
     calls = faults.go_on()
     last = calls[-1][1].splitlines()[-1].split(";")[0]
-    show(f"gone on with, {len(calls)} times; the last said: {last}")
+    show(f"continued {len(calls)} times; the last call printed: {last}")
     assert calls[-1][0] == 0, calls[-1][1]
     named = [line for line in calls[0][1].splitlines() if str(corrupted) in line]
     assert named, f"{corrupted.name} was not named: {calls[0][1]}"
-    show(f"said of the corrupted one: {named[0].replace(f'{faults.disk}/', '')}")
+    show(f"printed about the corrupted run: {named[0].replace(f'{faults.disk}/', '')}")
     aside = [path.name for path in faults.out.iterdir() if ".damaged-" in path.name]
     assert aside == [f"{corrupted.name}.damaged-1"], aside
     found = faults.results()
@@ -238,18 +241,18 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     disk = os.environ.get(OUR_DISK)
     if disk is None:
         with tempfile.TemporaryDirectory() as place:
             sys.exit(on_a_disk_of_its_own(Path(place)))
-    runs = -(-asked.runs // len(METHODS)) * len(METHODS)
+    runs = -(-arguments.runs // len(METHODS)) * len(METHODS)
     work = Path(disk)
-    show(f"{runs} runs, {asked.jobs} at a time, seed {asked.seed}")
+    show(f"{runs} runs, {arguments.jobs} at a time, seed {arguments.seed}")
     try:
-        whole = undisturbed(work / "undisturbed", runs, asked.seed, asked.jobs)
+        whole = undisturbed(work / "undisturbed", runs, arguments.seed, arguments.jobs)
         show(f"undisturbed: {len(whole)} runs")
-        faults = Faults(work, runs, asked.seed, asked.jobs)
+        faults = Faults(work, runs, arguments.seed, arguments.jobs)
         check(faults, whole, disturb(faults, runs, fills=os.path.ismount(work)))
     except AssertionError as problem:
         show(f"WRONG: {problem}")
@@ -257,7 +260,7 @@ def main() -> None:
 
 
 def on_a_disk_of_its_own(place: Path) -> int:
-    """This script again, with a disk that can fill if one can be mounted."""
+    """Runs this script again on a small disk, if one can be mounted."""
     again = [sys.executable, __file__, *sys.argv[1:]]
     environment = {**os.environ, OUR_DISK: str(place)}
     mount = f'mount -t tmpfs -o size=400m tmpfs "{place}"'

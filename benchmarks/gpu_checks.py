@@ -1,10 +1,10 @@
-"""The contract's checks that need a GPU, for every method (or those named), one JSON line each.
+"""Runs the contract's checks that need a GPU, on every method or those named; a JSON line for each.
 
     python benchmarks/gpu_checks.py er gsa
     python benchmarks/gpu_checks.py --taught er gsa
 
-With `--taught` each method averages itself, learns from its average and repeats its steps, as far
-as it can.
+With `--taught` each method learns from a moving average of its weights and repeats its steps, as
+far as it supports that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onepass.tools.checks.helpers import self_distillation_settings
 
 
 def with_lessons(method: type[Learner]) -> type[Learner]:
-    """The method with other defaults."""
+    """Returns a subclass of the method with self-distillation settings as defaults."""
     fields = [(name, object, value) for name, value in self_distillation_settings(method).items()]
     return make_dataclass(method.__name__, fields, bases=(method,), kw_only=True, eq=False)
 

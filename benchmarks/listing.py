@@ -1,10 +1,10 @@
-"""How long `onepass runs list` takes for many runs, in folders and as lines.
+"""Measures how long `onepass runs list` takes for many runs, in folders and in a .jsonl file.
 
     python benchmarks/listing.py --runs 10000 --rounds 5
 
-makes that many runs from the lines of results/lines/cifar100.jsonl in a temporary folder, lists
-them as a user would (a new process each time), and prints one JSON object per kind, in seconds,
-beside what the same process takes to show its version.
+It makes that many runs in a temporary folder, from the lines of results/lines/cifar100.jsonl, and
+lists them in a new process each time, as a user would. It prints one JSON object per kind: seconds,
+and for comparison the seconds of `onepass --version`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def make(folder: Path, count: int) -> None:
-    """Each run as a folder, with the other files that it would have, and as a line."""
+    """Writes each run as a folder, with the usual files, and as a line of a .jsonl file."""
     lines = [json.loads(line) for line in SOURCE.read_text().splitlines()]
     job = {"method": "gsa", "dataset": "cifar100", "settings": {}}
     run = json.dumps({"job": job, "learner": {"lr": 1e-3}, "class_names": ["a class"] * 100})

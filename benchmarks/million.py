@@ -1,4 +1,4 @@
-"""A million samples through `evaluate`, from a generator, and what the process takes meanwhile.
+"""Learns a million samples of a generator through `evaluate`, and measures RAM meanwhile.
 
     python benchmarks/million.py > benchmarks/million-cpu.jsonl
 
@@ -28,7 +28,7 @@ RETURNING = 0.3  # of a batch are samples of classes that came before
 
 
 def batches(samples, size, rng, centres):
-    """Made when they are asked for, and kept by nobody."""
+    """Yields batches that are made on demand and not kept."""
     for first in range(0, samples, size):
         newest = first * CLASSES // samples
         y = np.where(rng.random(size) < RETURNING, rng.integers(0, newest + 1, size), newest)
@@ -36,7 +36,7 @@ def batches(samples, size, rng, centres):
 
 
 def resident():
-    """Megabytes."""
+    """Returns the resident size of this process, in MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
@@ -47,20 +47,20 @@ def main():
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--points", type=int, default=50)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     centres = 2 * rng.normal(size=(CLASSES, FEATURES))
     truth = np.repeat(np.arange(CLASSES), 100)
     test = centres[truth] + rng.normal(size=(len(truth), FEATURES)), truth
-    learner = registry.get(asked.method).learner(memory=1000, device="cpu", seed=0)
-    stream = batches(asked.samples, asked.batch, rng, centres)
-    every = asked.samples // asked.batch // asked.points
+    learner = registry.get(arguments.method).learner(memory=1000, device="cpu", seed=0)
+    stream = batches(arguments.samples, arguments.batch, rng, centres)
+    every = arguments.samples // arguments.batch // arguments.points
     sizes, about = [], describe_environment()  # the tree may change meanwhile
     for point in onepass.evaluate(learner, stream, test=test, every=every, prequential=True):
         sizes.append(resident())
         line = {
-            "samples": point.step * asked.batch,
+            "samples": point.step * arguments.batch,
             "resident_mb": sizes[-1],
             "classes": len(learner.classes),
             "accuracy": round(point.accuracy, 2),
@@ -69,7 +69,7 @@ def main():
         }
         print(json.dumps(line), flush=True)
     early = max(sizes[: max(1, len(sizes) // 10)])
-    print(json.dumps({"grown_mb": round(sizes[-1] - early, 1), **vars(asked), **about}))
+    print(json.dumps({"grown_mb": round(sizes[-1] - early, 1), **vars(arguments), **about}))
 
 
 if __name__ == "__main__":

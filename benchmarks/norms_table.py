@@ -1,4 +1,4 @@
-"""The lines of benchmarks/averages.py as tables: what predictions are normalised by, and the means.
+"""Prints lines of benchmarks/averages.py as tables of BatchNorm statistics used for prediction.
 
 python benchmarks/norms_table.py results/lines/norms.jsonl
 """
@@ -28,7 +28,7 @@ Line = dict[str, Any]
 
 
 def found(line: Line) -> dict[str, dict[str, float]]:
-    """Final and any-time accuracy by column, as far as the run scored it."""
+    """Returns final and any-time accuracy by column, for the columns that the run scored."""
     rule = PREDICTS.get(line["method"], "arrivals 0.25")
     scored = {}
     for column, endings in COLUMNS.items():
@@ -47,10 +47,10 @@ def of_run(line: Line) -> list[str]:
     data = f"{line['method']}, {line['dataset']}, M={line['memory']}{more}"
     chosen = [f"{key}={value}" for key, value in line["settings"].items() if key not in HIDDEN]
     scored = found(line)
-    best = max(sum(one.values()) for one in scored.values())
+    best = max(sum(pair.values()) for pair in scored.values())
     cells = [
-        Cell("{final:.1f} / {any-time:.1f}".format(**one), rank=int(sum(one.values()) == best))
-        if (one := scored.get(column))
+        Cell("{final:.1f} / {any-time:.1f}".format(**pair), rank=int(sum(pair.values()) == best))
+        if (pair := scored.get(column))
         else "-"
         for column in ("running", "X^mix", *list(COLUMNS)[1:])
     ]
@@ -58,7 +58,7 @@ def of_run(line: Line) -> list[str]:
 
 
 def means(lines: list[Line]) -> list[list[str]]:
-    """Final and any-time accuracy, the mean of both, over the cells that were run both ways."""
+    """Returns the mean of final and any-time accuracy over the cells that were run both ways."""
     rows = []
     for forwards in ("joint", "separate"):
         of_cells = [
@@ -77,16 +77,16 @@ def means(lines: list[Line]) -> list[list[str]]:
 
 
 def softly(line: Line) -> str:
-    """What averages that forget only a part when classes arrive come to, by the shipped shares."""
-    found = {name: one for name, one in line["summary"].items() if "softly" in name}
-    told = {name.split(", ")[1]: one for name, one in found.items() if name.endswith(", capped")}
-    shown = "{final:.1f} / {any-time:.1f}"
-    return ", ".join(f"{shown.format(**one)} ({of})" for of, one in told.items())
+    """Returns the accuracies of the averages `softly`, with the capped statistics of the memory."""
+    found = {name: pair for name, pair in line["summary"].items() if "softly" in name}
+    capped = {name.split(", ")[1]: found[name] for name in found if name.endswith(", capped")}
+    pattern = "{final:.1f} / {any-time:.1f}"
+    return ", ".join(f"{pattern.format(**pair)} ({rule})" for rule, pair in capped.items())
 
 
 def main() -> None:
     lines = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
-    lines.sort(key=lambda one: (one["method"] != "gsa", one["dataset"], one["memory"]))
+    lines.sort(key=lambda line: (line["method"] != "gsa", line["dataset"], line["memory"]))
     columns = ["run", "settings, beside best's", "running", "X^mix", *list(COLUMNS)[1:]]
     print(markdown(Table(columns, list(map(of_run, lines)))))
     print(markdown(Table(["mean of", "cells", *COLUMNS], means(lines))))

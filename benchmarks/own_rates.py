@@ -1,11 +1,12 @@
-"""A-PN in two readings: by the plain softmax, as the paper defines it and the probe `balance`
-watches it, and by the gradients that the method's own loss sends to its logits.
+"""Measures A-PN in two readings: by the plain softmax, and by the gradients of the method's loss.
+
+The first is the paper's definition, which the probe `balance` measures.
 
     python benchmarks/own_rates.py gsa --dataset mnist --memory 500 --seed 0 >> FILE.jsonl
     python benchmarks/own_rates.py gsa --dataset mnist --memory 500 --set weights=none >> FILE.jsonl
 
-Prints one JSON object: both rates by class, and the mean of |A-PN + 1| of each. On a CPU, since a
-step that is captured has no hooks.
+It prints one JSON object: both rates by class, and the mean of |A-PN + 1| of each. It runs on a
+CPU, because a captured step calls no hooks.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from onepass.runs.spec import Job
 
 @dataclass
 class OwnGradients:
-    """The sums of what the loss sends to each logit, by sign."""
+    """Sums of the positive and of the negative gradients of the loss by each logit."""
 
     positive: Tensor = field(default_factory=lambda: torch.zeros(0))  # (C)
     negative: Tensor = field(default_factory=lambda: torch.zeros(0))  # (C)
 
     def watch(self, learner: Learner) -> None:
-        """Stands between a learner and its network, for every output that trains."""
+        """Hooks the gradients of every output that trains."""
         forward = learner.forward
 
         def watched(*samples: Any) -> Any:

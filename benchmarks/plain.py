@@ -1,22 +1,22 @@
-"""Experience replay written by hand in plain PyTorch, beside ours, in the same process.
+"""Times experience replay written by hand in plain PyTorch against ours, in the same process.
 
     python benchmarks/plain.py --rounds 5                    # Split-MNIST's shape on the CPU
     python benchmarks/plain.py --device cuda --net resnet18  # CIFAR100's shape on a GPU
     python benchmarks/plain.py --stream --rounds 1           # Split-MNIST itself, all 6000 steps
 
 The plain loop does the same arithmetic as `er` without augmentation: the network on 10 new and 64
-replayed samples, two mean cross-entropies, Adam, a reservoir in Python. It runs twice: with Adam as
-PyTorch makes it by default, and with its fused Adam, which is ours too. All four take turns, a few
-steps at a time, so that whatever else the machine does slows all of them; each line of output is
-one round: steps per second from the median turn of each, and the ratios of these.
+replayed samples, two mean cross-entropies, Adam, and a reservoir in Python. It runs twice: with
+PyTorch's default Adam, and with its fused Adam, which ours uses too. The loops take turns, a few
+steps at a time, so that other load on the machine slows all of them. Each line of output is one
+round: steps per second from the median turn of each loop, and their ratios.
 
-On the real stream (`--stream`) the loops begin with nothing, and each line has the rates over all
-steps: they change along it. There the loop with fused Adam runs a second time with torch's
-`set_flush_denormal`, which ours does by itself in its steps.
+On the real stream (`--stream`) the loops begin with an empty memory, and each line has the rates
+over all steps, because the speed changes along the stream. The loop with fused Adam then runs a
+second time with torch's `set_flush_denormal`, which ours sets in its steps.
 
-Where avalanche-lib is installed, its replay runs too, after them: as many new and replayed samples,
-on the plain loop's network and optimiser, with the library's own loader, reservoir and strategy.
-It changes its memory once, at the end of the timed experience, not at every step.
+If avalanche-lib is installed, its replay runs afterwards: the same number of new and replayed
+samples, on the plain loop's network and optimiser, with the library's own loader, reservoir and
+strategy. It changes its memory once, at the end of the timed experience, not at every step.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Plain:
 
 
 def seconds(learn, count, case):
-    """Of so many steps."""
+    """Returns the seconds of `count` steps."""
     began = time.perf_counter()
     for _ in range(count):
         learn()
@@ -95,7 +95,7 @@ def seconds(learn, count, case):
 
 
 def rates(loops, case):
-    """Steps per second of each loop over the case's batches, in turns."""
+    """Returns the steps per second of each loop over the case's batches, timed in turns."""
     for learn in loops.values():
         seconds(learn, WARM_UP, case)
     turns = range(max(1, case.steps // TURN))
@@ -123,7 +123,7 @@ def ours(case):
 
 
 def split_mnist(case):
-    """Batches of Split-MNIST in its order, and whether each begins a task."""
+    """Returns the batches of Split-MNIST in order, and whether each begins a task."""
     data = onepass.load("mnist")
     for task in range(case.classes // 2):
         chosen = torch.nonzero(data.train_y // 2 == task).flatten()
@@ -156,7 +156,7 @@ def ours_along(stream, case):
 
 
 def rates_along(er, gsa):
-    """Steps per second over the whole of Split-MNIST, in turns."""
+    """Returns the steps per second over the whole of Split-MNIST, timed in turns."""
     loops = {
         "plain_fused": plain_along(split_mnist(er), er, flushed=False),
         "plain_fused_flushed": plain_along(split_mnist(er), er, flushed=True),
@@ -179,8 +179,10 @@ def avalanche_installed():
 
 
 def avalanche_replay(case):
-    """Steps per second of Avalanche's replay in an experience, after one that filled the memory
-    and one to warm up."""
+    """Returns the steps per second of Avalanche's replay in one experience.
+
+    An experience before it fills the memory, and another warms up.
+    """
     from avalanche.benchmarks import benchmark_from_datasets
     from avalanche.benchmarks.utils import as_classification_dataset
     from avalanche.training.plugins import ReplayPlugin

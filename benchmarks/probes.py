@@ -1,12 +1,12 @@
-"""What probes cost: steps of a learner as they are, and watched by probes, in turns.
+"""Measures the cost of probes: steps of a learner with and without probes, in turns.
 
     python benchmarks/probes.py er gsa derpp >> FILE.jsonl
     python benchmarks/probes.py er gsa derpp --data cifar100 --device cuda >> FILE.jsonl
 
-One JSON line for each method, kind of data and choice of probes: milliseconds of a step, and the
-share of it that watching adds. Every other step is watched; both numbers are medians. On a CPU the
-time is that of this thread, so that other processes are not counted; on a GPU it goes by the clock
-until the device is done, step by step, which hides nothing behind the next step.
+It prints one JSON line for each method, kind of data and choice of probes: the milliseconds of a
+step, and the fraction that the probes add. Every other step has probes; both numbers are medians.
+On a CPU the time is that of this thread, so that other processes are not counted. On a GPU it is
+wall time until the device has finished the step, so that nothing hides behind the next one.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def measured(case: BenchCase, names: list[str]) -> dict[str, object]:
     probes = [PROBES[name]() for name in names]
     learner.prepare(case.shape, batches.x.dtype)
     for probe in probes:
-        probe.started(Run(learner, None))  # which puts their sums where the learner is
+        probe.started(Run(learner, None))  # moves the probe's sums to the learner's device
     batches.introduce(learner)
-    told: tuple[list[Listener], ...] = ([], probes)
-    pairs = [[seconds(batches, learner, who) for who in told] for _ in range(WARM + case.steps)]
+    choices: tuple[list[Listener], ...] = ([], probes)
+    pairs = [[seconds(batches, learner, who) for who in choices] for _ in range(WARM + case.steps)]
     plain, watched = map(median, zip(*pairs[WARM:], strict=True))
     what = {"method": case.method, "device": case.device, "probes": names}
     return {**what, "step_ms": 1000 * plain, "added": watched / plain - 1}
 
 
 def seconds(batches: RandomBatches, learner: Learner, probes: list[Listener]) -> float:
-    """What one step takes, and telling these probes."""
+    """Returns the seconds of one step, including the calls of these probes."""
     gpu = batches.case.device == "cuda"
     clock = time.perf_counter if gpu else time.thread_time
     began = clock()
@@ -60,12 +60,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--data", choices=SHAPES, nargs="+", default=list(SHAPES))
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for data in asked.data:
+    for data in arguments.data:
         shape, classes = SHAPES[data]
-        for method in asked.methods:
-            case = BenchCase(method, 1000, classes, shape, device=asked.device, steps=asked.steps)
+        for method in arguments.methods:
+            case = BenchCase(
+                method, 1000, classes, shape, device=arguments.device, steps=arguments.steps
+            )
             for names in (PROBES.names(), *([name] for name in PROBES.names())):
                 print(json.dumps({"data": data, **measured(case, names)}), flush=True)
 

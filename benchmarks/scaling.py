@@ -1,11 +1,11 @@
-"""How the cost of a step grows with the memory, with the classes and with the stream.
+"""Measures how the cost of a step grows with the memory, the classes and the stream.
 
     python benchmarks/scaling.py er gsa -o benchmarks/scaling-cpu.png > benchmarks/scaling-cpu.jsonl
     python benchmarks/scaling.py er gsa --device cuda --set precision=bf16 -o scaling.png
 
-Prints one JSON object per point (milliseconds a step, beside the bare network step) and draws them.
-The memory's sizes are walked several times, there and back, and each keeps its fastest block:
-neighbours on a busy machine are no reason for a slope.
+It prints one JSON object per point (milliseconds of a step and of the bare network step) and draws
+them. It measures the memory sizes several times, in rising and falling order, and keeps the fastest
+block of each, so that other load on the machine does not look like a slope.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WINDOWS = 10
 
 
 def over(case, name, values, rounds):
-    """Points for each value of one of the case's sizes."""
+    """Returns a point for each value of one of the case's sizes."""
     fastest = {}
     for number in range(rounds):
         for value in values if number % 2 == 0 else values[::-1]:
@@ -39,7 +39,7 @@ def over(case, name, values, rounds):
 
 
 def along(case, steps):
-    """Points for windows of one long stream."""
+    """Returns a point for each window of one long stream."""
     learner, batches = case.learner(), RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     batches.introduce(learner)
@@ -97,8 +97,8 @@ def main():
     parser.add_argument("-o", type=Path, required=True, metavar="PICTURE")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--set", dest="pairs", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--steps", type=int, default=300, help="timed for each point")
-    parser.add_argument("--length", type=int, default=10_000, help="of the long stream")
+    parser.add_argument("--steps", type=int, default=300, help="steps timed for each point")
+    parser.add_argument("--length", type=int, default=10_000, help="steps of the long stream")
     parser.add_argument("--rounds", type=int, default=4)
     given = parser.parse_args()
     torch.set_num_threads(1)

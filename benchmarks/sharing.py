@@ -1,8 +1,8 @@
-"""Several runs on one GPU: processes under MPS, processes that take turns, streams of one process.
+"""Times several runs on one GPU: processes with and without CUDA MPS, and streams of one process.
 
     python benchmarks/sharing.py er --runs 1 2 4 8 12 --set precision=bf16
 
-prints one JSON object per way and number: trained images per second of all runs together.
+It prints one JSON object per way and number of runs: trained images per second, all runs together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARM_UP = 30
 
 
 def begin(case):
-    """A learner whose step is captured, and its batches."""
+    """Returns a learner whose step has been captured, and its batches."""
     learner, batches = case.learner(), RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     batches.introduce(learner)

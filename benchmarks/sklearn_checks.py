@@ -1,11 +1,11 @@
-"""How each method fares with scikit-learn's own checks of an estimator.
+"""Runs scikit-learn's own checks of an estimator on each method.
 
     SCIPY_ARRAY_API=1 python benchmarks/sklearn_checks.py > benchmarks/sklearn-checks.txt
     SCIPY_ARRAY_API=1 python benchmarks/sklearn_checks.py er gsa
 
-prints a line for each method: how many checks were run, how many passed, and each that did not,
-with the reason where it was expected. It exits with 1 if one failed that was not expected to.
-Without the variable scikit-learn leaves one check out.
+It prints how many checks ran and passed for each method, and each that did not pass, with the
+reason if that was expected. It exits with 1 if a check failed unexpectedly. Without the variable
+scikit-learn leaves one check out.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("methods", nargs="*", help="all of them, if none is named")
+    parser.add_argument("methods", nargs="*", help="names of methods (default: all)")
     keys = parser.parse_args().methods or [info.key for info in registry.methods()]
     torch.set_num_threads(1)
     print(f"scikit-learn {sklearn.__version__}, torch {torch.__version__}, one thread of a CPU")
     failed = 0
     for key in keys:
         found = checked(key)
-        ran = [one for one in found if one["status"] != "skipped"]
-        passed = [one for one in ran if one["status"] == "passed"]
+        ran = [check for check in found if check["status"] != "skipped"]
+        passed = [check for check in ran if check["status"] == "passed"]
         print(f"{key:14}{len(ran)} run, {len(passed)} passed", flush=True)
-        for one in found:
-            if one["status"] != "passed":
-                print(f"    {one['check_name']}: {said(one)}", flush=True)
-        failed += sum(one["status"] == "failed" for one in found)
+        for check in found:
+            if check["status"] != "passed":
+                print(f"    {check['check_name']}: {said(check)}", flush=True)
+        failed += sum(check["status"] == "failed" for check in found)
     sys.exit(failed > 0)
 
 
@@ -51,7 +51,7 @@ def said(of: dict[str, object]) -> str:
 
 
 def checked(key: str) -> list[dict[str, object]]:
-    """What became of each check, with a small memory and the settings of quick tests."""
+    """Returns the outcome of each check, with a small memory and the method's quick settings."""
     learner = registry.get(key).learner
     memory = {"memory": 100} if "memory" in setting_names(learner) else {}
     model = OnePassClassifier(key, device="cpu", **memory, **learner.traits.quick)

@@ -1,4 +1,4 @@
-"""The shape of one or more trees of this repository, as a Markdown table with a column for each.
+"""Prints the structure of one or more trees of this repository, as a Markdown table.
 
     python benchmarks/structure.py OLD . > structure.md
 
@@ -59,8 +59,8 @@ def main(trees: list[Path]) -> None:
         for name, value in {**static(tree), **executed(tree)}.items():
             rows[name].append(value)
         modules, torch = _python(tree, MODULES).split()[-2:]
-        told = "with torch" if torch == "True" else "without torch"
-        rows["modules that `onepass --version` loads"].append(f"{modules}, {told}")
+        with_torch = "with torch" if torch == "True" else "without torch"
+        rows["modules that `onepass --version` loads"].append(f"{modules}, {with_torch}")
         rows["seconds of `onepass --version`"].append(f"{median(seconds[tree]):.2f}")
     names = [tree.resolve().name for tree in trees]
     print(f"| | {' | '.join(names)} |\n|---|{'---:|' * len(names)}")
@@ -69,7 +69,7 @@ def main(trees: list[Path]) -> None:
 
 
 def static(tree: Path) -> dict[str, str]:
-    """What the files say without being run."""
+    """Returns the rows that follow from the source files alone."""
     files = sorted((tree / PACKAGE).rglob("*.py"))
     lines = {file: len(file.read_text().splitlines()) for file in files}
     by_folder: Counter[str] = Counter()
@@ -91,16 +91,15 @@ def static(tree: Path) -> dict[str, str]:
 
 
 def layers(tree: Path) -> list[list[str]]:
-    """The layers of the first import contract, each with the names that stand in it."""
+    """Returns the layers of the first import contract, each as a list of packages."""
     settings = tomllib.loads((tree / "pyproject.toml").read_text())
     contracts = settings["tool"]["importlinter"]["contracts"]
-    found = next(one["layers"] for one in contracts if one["type"] == "layers")
+    found = next(entry["layers"] for entry in contracts if entry["type"] == "layers")
     return [[name.strip() for name in layer.replace(":", "|").split("|")] for layer in found]
 
 
 def repeated(files: list[Path]) -> tuple[int, int]:
-    """How many functions and classes several modules define at their top level, and how many of
-    these are public."""
+    """Counts the names that several modules define at top level: all of them, and the public."""
     modules: dict[str, set[Path]] = defaultdict(set)
     for file in files:
         for node in ast.parse(file.read_text()).body:
@@ -128,7 +127,7 @@ def version_seconds(trees: list[Path]) -> dict[Path, list[float]]:
 
 
 def _python(tree: Path, code: str, *arguments: str) -> str:
-    """Runs code with a tree's package: the working directory comes first on the path."""
+    """Runs code with a tree's package, because the working directory comes first on the path."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout
 

@@ -1,12 +1,12 @@
-"""What averaging and learning from the average cost a step.
+"""Measures what a moving average of the weights, and learning from it, add to a step.
 
     python benchmarks/taught.py --device cuda --precision bf16 >> FILE.jsonl
     python benchmarks/taught.py --shape 1,28,28 --classes 10 --augment none
 
-Blocks of steps of each kind alternate, and the fastest of each counts: whatever disturbs a block
-makes it slower. `forward` is the average's forward on as many images as the step shows it, alone,
-executed as the step is. One JSON object for each method: steps per second, what `average` adds to
-the step's time in percent, and what `distil` adds beyond that forward.
+Blocks of steps of each kind alternate. The fastest of each counts, because a disturbance can only
+make a block slower. `forward` is the average's forward pass alone, on as many images as in a step.
+It prints one JSON object for each method: steps per second, the percentage of the step's time that
+`average` adds, and the percentage that `distil` adds beyond that forward pass.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def learning(case: BenchCase, settings: dict[str, str]) -> tuple[Learner, Callab
 
 
 def forward_of(learner: Learner, case: BenchCase) -> Callable[[], Any]:
-    """The average's forward on random images, captured where steps are."""
+    """Returns the average's forward pass on random images, captured if steps are."""
     average, where = learner.trainer.distillation.teaching, learner.trainer.torch_device
     assert average is not None
     views = torch.rand(learner.teacher_images(case.batch), *case.shape, device=where)
@@ -56,7 +56,7 @@ def forward_of(learner: Learner, case: BenchCase) -> Callable[[], Any]:
 
 
 def fastest(calls: dict[str, Callable[[], Any]], count: int, device: str) -> dict[str, float]:
-    """Seconds of one call of each."""
+    """Returns the seconds of one call of each function, from its fastest block."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
@@ -80,7 +80,7 @@ def measure(case: BenchCase) -> dict[str, Any]:
     plain = seconds["plain"]
     taught = seconds["distil"] - seconds["average"] - seconds["forward"]
     return {
-        "steps_per_second": {name: round(1 / one, 1) for name, one in seconds.items()},
+        "steps_per_second": {name: round(1 / taken, 1) for name, taken in seconds.items()},
         "average_adds_percent": round(100 * (seconds["average"] / plain - 1), 2),
         "forward_percent": round(100 * seconds["forward"] / plain, 2),
         "distil_adds_beyond_forward_percent": round(100 * taught / plain, 2),
@@ -111,9 +111,9 @@ def main() -> None:
             device=given.device,
             steps=given.steps,
         )
-        asked = {name: value for name, value in vars(given).items() if name != "methods"}
+        arguments = {name: value for name, value in vars(given).items() if name != "methods"}
         print(
-            json.dumps({"method": method, **asked, **measure(case), **describe_environment()}),
+            json.dumps({"method": method, **arguments, **measure(case), **describe_environment()}),
             flush=True,
         )
 

@@ -1,5 +1,6 @@
-"""MNIST as a stream of 64 principal components with names for labels, in one pass: `gsa` and `er`
-beside river's softmax regression and scikit-learn's linear SGD.
+"""Compares `gsa` and `er` with river's softmax regression and scikit-learn's linear SGD.
+
+The stream is MNIST as 64 principal components, with names as labels, seen once.
 
     python benchmarks/vectors.py --memory 200
 
@@ -29,7 +30,7 @@ COMPONENTS, BATCH = 64, 10
 
 
 def vectors(data):
-    """Training and test features."""
+    """Returns training and test features."""
     train, test = (x.flatten(1).numpy() / 255 for x in (data.train_x, data.test_x))
     pca = PCA(COMPONENTS, random_state=0).fit(train)
     scale = np.sqrt(pca.explained_variance_[0])
@@ -37,7 +38,7 @@ def vectors(data):
 
 
 class River:
-    """Learns a batch sample by sample, as river does, scaled as its guide has it."""
+    """River's softmax regression, which learns sample by sample, scaled as in River's guide."""
 
     def __init__(self):
         from river import linear_model, preprocessing
@@ -53,7 +54,7 @@ class River:
 
 
 class LinearSGD:
-    """Has to be told all classes before the first sample."""
+    """scikit-learn's linear SGD, which needs all classes before the first sample."""
 
     def __init__(self, seed):
         self.model = SGDClassifier(loss="log_loss", random_state=seed)

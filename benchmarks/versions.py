@@ -1,4 +1,4 @@
-"""Steps a second of two versions of the tree, in turns.
+"""Times steps of two versions of the tree, in turns.
 
     python benchmarks/versions.py OLD NEW                   # on the CPU
     python benchmarks/versions.py OLD NEW --device cuda     # on a GPU, in bf16
@@ -110,7 +110,7 @@ def seconds(process: subprocess.Popen[str], request: str) -> float:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """The ends of a 95 % interval for the median, by order statistics.
+    """Returns the ends of a 95 % interval for the median, from order statistics.
 
     >>> interval(list(range(1, 21)))
     (6, 15)

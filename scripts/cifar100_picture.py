@@ -1,5 +1,7 @@
-"""Draws docs/cifar100.png from the committed lines: every method on CIFAR100, M=1000, in the common
-setting, in that of its authors, tuned and at its best, beside the published accuracy.
+"""Draws docs/cifar100.png: the accuracy of every method on CIFAR100 with 1000 stored samples.
+
+The numbers come from the committed lines. Each preset (common, official, tuned, best) has a bar,
+each run a dot, and the published accuracy a diamond.
 
 python scripts/cifar100_picture.py
 """
@@ -23,20 +25,22 @@ FILES = ("ablations", "table1", "cifar100", "baselines", "baselines-2", "best")
 PRESETS = {
     "official": "its authors' settings",
     "tuned": "tuned on held-out data",
-    "best": "tuned, and taught by its average",
+    "best": "tuned, and distilled from its average",
 }
 COLOURS = {"common": "#4878a8", "official": "#e1923e", "tuned": "#3f8f5b", "best": "#8a4fa3"}
-ASIDE = ("precision", "every")  # choices that say nothing about the method
+IGNORED = ("precision", "every")  # how to compute, and how often to score
 
 
-def found() -> dict[str, dict[str, list[float]]]:
-    """Accuracies by method and preset; of two files with the same method and preset the first, and
-    there of the latest revision."""
+def accuracies_by_preset() -> dict[str, dict[str, list[float]]]:
+    """Returns the accuracies by method and preset.
+
+    The first of the files that has a method and preset counts, and there the latest revision.
+    """
     by_method: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name in FILES:
         here: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for result in lines.read_results(RESULTS / f"{name}.jsonl"):
-            chosen = result.variant.without(*ASIDE)
+            chosen = result.variant.without(*IGNORED)
             preset = chosen.get("preset", "common")
             ours = result.dataset == "cifar100" and result.memory == 1000
             if ours and preset in COLOURS and chosen.keys() <= {"preset"}:
@@ -47,12 +51,13 @@ def found() -> dict[str, dict[str, list[float]]]:
 
 
 def published(method: str) -> float | None:
+    """Returns the published accuracy of a method, from the GSA paper if it has one."""
     text = with_sources(values_for_cell(method, "cifar100", 1000))
     return float(text.split()[0]) if text else None
 
 
 def main() -> None:
-    by_method = found()
+    by_method = accuracies_by_preset()
     best = {method: max(map(mean, ways.values())) for method, ways in by_method.items()}
     methods = sorted(by_method, key=best.__getitem__)
     figure, axes = plt.subplots(figsize=(7, 0.26 * len(methods) + 1.2), layout="constrained")

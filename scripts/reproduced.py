@@ -1,9 +1,10 @@
-"""How far the paper's Table 1 is reproduced on a dataset, from the lines in results/.
+"""Prints how far our results reproduce the paper's Table 1 on a dataset.
 
     python scripts/reproduced.py mnist
 
-For each size of memory: which methods are within three points of the published figure, which are
-above it, which below, and which were not run; how many points ours are above, over how many seeds.
+It reads the lines in results/. For each size of the memory it lists the methods within three points
+of the published figure, those above it, those below it, and those that were not run. Each method
+comes with our distance in points and the number of seeds.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from onepass.runs.query import find_results as read
 
 RESULTS = Path(__file__).parents[1] / "results" / "lines"
 CLOSE = 3.0  # points
-Gap = tuple[float, str]  # how many points ours is above, and what to write of it
+Gap = tuple[float, str]  # how many points ours is above, and the text of the cell
 
 
 def verdict(gap: float) -> str:
+    """Returns the row for a difference in points."""
     if abs(gap) <= CLOSE:
         return f"within {CLOSE:g}: reproduced"
     return "ours is higher" if gap > 0 else "ours is lower"
 
 
 def table(dataset: str) -> Table:
+    """Returns verdicts by sizes of the memory, with the methods in the cells."""
     long = long_table("table1", read(RESULTS), datasets=[dataset])
     cells = [dict(zip(long.header, row, strict=True)) for row in long.body]
     figures = [cell for cell in cells if cell["published"] and not cell["variant"]]
     memories = list(dict.fromkeys(cell["memory"] for cell in figures))
-    found: dict[str, dict[str, list[Gap]]] = {
+    by_verdict: dict[str, dict[str, list[Gap]]] = {
         name: {memory: [] for memory in memories} for name in map(verdict, (0, 99, -99))
     }
     missing: dict[str, list[str]] = {memory: [] for memory in memories}
@@ -41,10 +44,10 @@ def table(dataset: str) -> Table:
             continue
         gap = round(float(cell["accuracy"]) - float(cell["published"]), 1) + 0.0
         text = f"{cell['method']} {gap:+.1f} ({cell['n']})"
-        found[verdict(gap)][cell["memory"]].append((gap, text))
+        by_verdict[verdict(gap)][cell["memory"]].append((gap, text))
     rows = [
-        [name, *(", ".join(text for _, text in sorted(gaps)) or "-" for gaps in by.values())]
-        for name, by in found.items()
+        [name, *(", ".join(text for _, text in sorted(gaps)) or "-" for gaps in by_memory.values())]
+        for name, by_memory in by_verdict.items()
     ]
     if any(missing.values()):
         rows.append(["not run", *(", ".join(names) or "-" for names in missing.values())])

@@ -51,7 +51,7 @@ def table(runs: Path) -> str:
         [name(row), *(str(row[index]) for index in columns[1:])]  # str drops the bold marks
         for row in sorted(full.body, key=position)
     ]
-    return markdown(Table([header[index] for index in columns], rows))
+    return markdown(Table([header[index] for index in columns], rows, above=full.above))
 
 
 def updated(text: str, new_table: str) -> str:

@@ -1,9 +1,9 @@
-"""Makes the tables on the pages in results/ anew, from the lines there.
+"""Makes the tables on the pages in results/ again from the committed lines.
 
     python scripts/update_results.py
 
-A table stands between two marks, of which the first is the command that makes it, `onepass …` or
-`python FILE …`; the rest of a page is written by hand. Run by `make results`.
+A table stands between two marks. The first holds the command that prints the table, `onepass …` or
+`python FILE …`. The rest of a page is written by hand. `make results` runs this script.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ MARKED = re.compile(
 
 
 def printed(words: list[str]) -> str:
-    """What the command prints, run where the results are."""
+    """Returns what the command prints in the repository root."""
     program, *arguments = words
     command = [sys.executable, *(["-m", "onepass"] if program == "onepass" else []), *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
 
 
 def updated(text: str, run: Callable[[list[str]], str] = printed) -> str:
-    """A page with its tables made anew."""
+    """Returns a page with its tables made again."""
 
-    def made(found: re.Match[str]) -> str:
-        return f"{found['mark']}\n{run(shlex.split(found['command']))}\n{found['end']}"
+    def replace(table: re.Match[str]) -> str:
+        return f"{table['mark']}\n{run(shlex.split(table['command']))}\n{table['end']}"
 
-    return MARKED.sub(made, text)
+    return MARKED.sub(replace, text)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ def _feed(tree: object, feed: Callable[[bytes], object]) -> None:
     """Feeds each value with its kind and length, so that two trees never give the same bytes."""
     if isinstance(tree, dict):
         feed(f"dict {len(tree)};".encode())
-        for key in sorted(tree, key=repr):
+        for key in sorted(tree, key=repr):  # keys of different types cannot be compared
             _feed(key, feed)
             _feed(tree[key], feed)
     elif isinstance(tree, list | tuple):

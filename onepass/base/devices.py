@@ -18,7 +18,7 @@ from onepass.base.text import quoted
 if TYPE_CHECKING:
     import torch
 
-SMALLEST_FLOAT = math.ulp(0.0)  # above 0, unless this process flushes subnormals to 0 already
+SMALLEST_FLOAT = math.ulp(0.0)  # equals 0 only while this thread treats subnormals as 0
 LARGE = 10_000  # a setting at least this large is named when memory runs out
 # Texts by which torch reports a lack of memory, or sizes that overflow, in errors of general types.
 OUT_OF_MEMORY_TEXTS = (
@@ -35,7 +35,7 @@ OUT_OF_MEMORY_TEXTS = (
 
 def resolve_device(name: str) -> torch.device:
     """Returns the device of this name: `auto` is an NVIDIA GPU if there is one, else the CPU; `mps`
-    is Apple's GPU. Raises an InputError if this machine has no such device.
+    is Apple's GPU. Raises an InputError if torch does not see the device.
 
     >>> resolve_device("cpu")
     device(type='cpu')
@@ -88,6 +88,7 @@ def no_subnormals() -> Iterator[None]:
     """
     import torch
 
+    # if the caller flushes subnormals already, the mode must stay on afterwards
     if torch.get_num_threads() > 1 or SMALLEST_FLOAT == 0:
         yield
         return
@@ -106,7 +107,7 @@ def widest_float(device: torch.device) -> torch.dtype:
 
 
 def free_gpu_bytes(device: torch.device) -> int | None:
-    """Returns the bytes of GPU memory left for tensors of this process; None if it is not CUDA.
+    """Returns the bytes of GPU memory left for tensors of this process; None except for CUDA GPUs.
 
     >>> free_gpu_bytes(resolve_device("cpu")) is None
     True
@@ -115,7 +116,7 @@ def free_gpu_bytes(device: torch.device) -> int | None:
 
     if device.type != "cuda":
         return None
-    # torch's allocator has taken this memory from the GPU, and no tensor uses it
+    # torch's allocator holds this memory, but no tensor uses it
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + cached
 
@@ -130,7 +131,7 @@ def is_on_host(value: torch.Tensor) -> bool:
 
 def usable_cores() -> int:
     """Returns the number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
+    if hasattr(os, "sched_getaffinity"):  # Linux; a container may have fewer cores than the machine
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 

@@ -18,7 +18,7 @@ class InputError(OnepassError, ValueError):
 
 
 class TooLargeError(InputError):
-    """Settings or samples need more memory than this machine has."""
+    """Settings or samples need more RAM or GPU memory than this machine has."""
 
 
 class UnknownNameError(OnepassError, LookupError):

@@ -16,7 +16,7 @@ from onepass.base.errors import CheckpointError, MissingEntryError
 
 def expect_alike(saved: Any, wanted: Any, name: str) -> None:
     """Raises a CheckpointError if `saved` differs from `wanted` in keys, types, shapes or dtypes.
-    Values may differ. `name` is where `saved` stands in the file.
+    Values may differ. `name` is the path of `saved` in the file.
 
     >>> expect_alike({"size": torch.zeros(3)}, {"size": torch.zeros(2)}, "store")
     Traceback (most recent call last):
@@ -72,6 +72,7 @@ def expect_rows(saved: Tensor, classes: int, name: str) -> None:
 def _expect_tensor(saved: Any, wanted: Tensor, name: str) -> None:
     if type(saved) is not Tensor:
         raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
+    # the shape of a sparse or meta tensor says nothing about its data
     if saved.layout != torch.strided or saved.is_meta or saved.requires_grad:
         raise CheckpointError(f"{name} is not a plain tensor of numbers")
     if (saved.dtype, saved.shape) != (wanted.dtype, wanted.shape):

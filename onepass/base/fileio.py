@@ -115,7 +115,7 @@ def _end_of_whole_lines(file: FileIO) -> tuple[int, str]:
     """Returns the offset at which the whole lines end, and the newline if the last one lacks it."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - 1))
-    if file.read(1) in (b"", b"\n"):
+    if file.read(1) in (b"", b"\n"):  # the usual case needs no look at the rest
         return size, ""
     file.seek(0)
     content = file.read()
@@ -164,7 +164,7 @@ def _file_lock(number: int, path: Path, *, wait: bool) -> Iterator[None]:
     try:
         free = lock_descriptor(number, blocking=wait, poll_interval=0.01)
     except OSError as problem:
-        if problem.errno != errno.ENOSYS:
+        if problem.errno != errno.ENOSYS:  # "not implemented": some network file systems
             raise
         try:
             beside.enter_context(SoftFileLock(f"{path}.held", blocking=wait))

@@ -78,6 +78,7 @@ class Output(NamedTuple):
         return Output(self.logits.detach(), self.y, self.weight)
 
     def clone(self) -> Output:
+        """Returns a copy with its own tensors and without views."""
         return Output(self.logits.clone(), self.y.clone(), self.weight.clone())
 
 
@@ -111,8 +112,8 @@ class StatefulPart:
 
     @property
     def bytes(self) -> int:
-        """The bytes that count as the method's memory cost: the samples of a full memory, the
-        weights of a copy of the network."""
+        """The bytes that a method declares as its cost: the samples of a full memory, the weights
+        of a copy of the network."""
         return 0
 
     def grow(self, rows: int) -> None:
@@ -161,7 +162,7 @@ def parts_of(owner: object) -> dict[str, StatefulPart]:
     """Returns every attribute that is a part, by name. Raises an InputError for a part that only a
     list or a dict holds, because saving would miss it."""
     found: dict[str, StatefulPart] = {}
-    for name, value in vars(owner).items():
+    for name, value in vars(owner).items():  # two attributes may hold the same part
         if isinstance(value, StatefulPart) and value not in found.values():
             found[name] = value
     for name, value in vars(owner).items():

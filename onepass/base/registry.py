@@ -65,9 +65,9 @@ class Registry(Generic[Entry]):
         if not name or SEPARATORS & set(name):
             raise InputError(f"{quoted(name)} cannot be a {self.kind}'s name: it has : , = / or \\")
         definition = f"{defined.__module__}.{defined.__qualname__}"
-        ours = self.declared.get(name)
-        if ours and ours.module != defined.__module__:  # ours may not be imported yet
-            raise InputError(f"there is a {self.kind} {name!r} already, in {ours.module}")
+        declared = self.declared.get(name)
+        if declared and declared.module != defined.__module__:  # it may not be imported yet
+            raise InputError(f"there is a {self.kind} {name!r} already, in {declared.module}")
         if name in self.entries and self._definitions[name] != definition:
             raise InputError(f"there is a {self.kind} {name!r} already: {self._definitions[name]}")
         self.entries[name], self._definitions[name] = entry, definition
@@ -79,6 +79,7 @@ class Registry(Generic[Entry]):
         return self.entries[name]
 
     def get(self, name: str) -> Entry | None:
+        """Returns an entry, or None if the name is unknown."""
         return self.entries[name] if name in self else None
 
     def __contains__(self, name: str) -> bool:
@@ -95,8 +96,8 @@ class Registry(Generic[Entry]):
 
     def summaries(self) -> dict[str, str]:
         """Returns the first sentence on each entry by name; "" if its module is not ours."""
-        ours = {name: declaration.summary for name, declaration in self.declared.items()}
-        return dict.fromkeys(self.names(), "") | ours
+        known = {name: declaration.summary for name, declaration in self.declared.items()}
+        return dict.fromkeys(self.names(), "") | known
 
     def all(self) -> dict[str, Entry]:
         """Imports and returns all entries; logs a warning for each one that cannot be imported."""

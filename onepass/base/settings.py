@@ -174,9 +174,9 @@ def _as_plain(value: Any, annotation: Any) -> Any:
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral):
-        whole = int(value)
-        becomes_float = _takes_only_floats(annotation) and abs(whole) <= LARGEST_INT
-        return float(whole) if becomes_float else whole
+        integer = int(value)
+        becomes_float = _takes_only_floats(annotation) and abs(integer) <= LARGEST_INT
+        return float(integer) if becomes_float else integer
     if isinstance(value, Real):
         return float(value)
     return str(value) if isinstance(value, str) else value
@@ -234,7 +234,7 @@ def _parameter_texts(documented: type) -> dict[str, str]:
     """Returns the descriptions of parameters by name, from the sections `Parameters` in the
     docstrings of a class and its bases."""
     found: dict[str, str] = {}
-    for cls in reversed(documented.__mro__):
+    for cls in reversed(documented.__mro__):  # a class's own text replaces that of its bases
         text = inspect.cleandoc(vars(cls).get("__doc__") or "")
         section = text.partition("Parameters\n----------\n")[2].partition("\n\n")[0]
         names: list[str] = []
@@ -263,7 +263,7 @@ def _matches(value: object, annotation: Any) -> bool:
     if annotation is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and (isinstance(value, int) or math.isfinite(value))  # type: ignore[arg-type]
-    if annotation is int:
+    if annotation is int:  # True is an int to Python, but not a number to users
         return isinstance(value, int) and not isinstance(value, bool)
     return callable(value) if origin is Callable else isinstance(value, annotation)
 

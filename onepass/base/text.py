@@ -41,11 +41,12 @@ def quoted(value: object) -> str:
     >>> quoted("er"), quoted(10**5000)
     ("'er'", 'a number of 16610 bits')
     """
+    # Python refuses to write an int of more than 4300 digits, and the digits would tell nothing
     if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
         return f"a number of {value.bit_length()} bits"
     try:
         text = repr(value)
-    except ValueError:  # Python refuses to write an int of more than 4300 digits inside
+    except ValueError:  # it contains an int of more than 4300 digits
         return f"a {type(value).__name__} with a number of thousands of digits"
     return shortened(text)
 
@@ -53,7 +54,7 @@ def quoted(value: object) -> str:
 def first_sentence(text: str) -> str:
     """Returns the first sentence of a docstring, without its full stop.
 
-    >>> first_sentence("Keeps a reservoir of samples. More is\\n said in the paper.")
+    >>> first_sentence("Keeps a reservoir of samples. Details are\\n in the paper.")
     'Keeps a reservoir of samples'
     """
     return " ".join(text.split()).split(". ")[0].rstrip(".")

@@ -97,7 +97,7 @@ def figure_command(
     elif what in PAPER_FIGURES:
         from onepass.gsa_paper import figures as paper_figures
 
-        typer.echo(paper_figures.drawn(what, results, output))
+        typer.echo(paper_figures.draw_paper_figure(what, results, output))
     else:
         loaded = data.load(
             dataset,

@@ -38,5 +38,5 @@ def report_command(
             printable(f"{file}: {count} lines are no results of runs and are passed over")
         )
     states = Counter(run["state"] for run in shown["runs"])
-    told = [f"{states[state]} {state}" for state in get_args(RunState) if states[state]]
-    print_text(f"{output}: {', '.join(told)} runs")
+    counts = [f"{states[state]} {state}" for state in get_args(RunState) if states[state]]
+    print_text(f"{output}: {', '.join(counts)} runs")

@@ -304,6 +304,8 @@ def _run_jobs(
 def _print_results(results: list[Result], out: Path, columns: list[str]) -> None:
     """Prints the table of the results, and draws their accuracy into `accuracy.png`."""
     table = layout.make_table(rows.summarise(results), columns=columns)
+    if table.above:
+        print_text(table.above)
     terminal_table.print_table(table.header, table.body)
     if len(results) == 1:
         print_text(f"run folder  {results[0].out}")

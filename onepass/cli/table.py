@@ -141,8 +141,8 @@ def _print_table(made: Table, format_: str) -> None:
     if format_ != TEXT:
         typer.echo(FORMATS[format_](made), nl=False)
         return
-    if made.title:
-        print_text(made.title)
+    for text in filter(None, [made.title, made.above]):
+        print_text(text)
     terminal_table.print_table(
         made.names, [[plain_cell(cell) for cell in row] for row in made.body]
     )

@@ -108,8 +108,8 @@ def _widest_cell(cells: Sequence[str]) -> int:
 
 def _narrowest_column(column: Column) -> int:
     """Returns the width below which a number, or a word of at most SHORT characters, is cut."""
-    wrapped, whole = (column[:1], column[1:]) if _is_numeric(column) else (column, [])
-    return max(min(SHORT, _widest_cell(" ".join(wrapped).split())), _widest_cell(whole))
+    wrapped, unwrapped = (column[:1], column[1:]) if _is_numeric(column) else (column, [])
+    return max(min(SHORT, _widest_cell(" ".join(wrapped).split())), _widest_cell(unwrapped))
 
 
 def _is_numeric(column: Column) -> bool:

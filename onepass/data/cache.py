@@ -24,7 +24,7 @@ from onepass.base.fileio import locked_file
 from onepass.base.text import printable
 from onepass.data.files import Array, Report, Split, Undecoded, decode_class_name
 
-FORMAT = 1
+FORMAT = 1  # of meta.json; a cache of another format is rebuilt
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 log = logging.getLogger("onepass")
 
@@ -173,6 +173,7 @@ def _write_split(folder: Path, name: str, split: Split, report: Report) -> None:
     path = folder / f"{name}_x.npy"
     with _name_unwritable(path):
         with path.open("wb") as file:
+            # an .npy file is a header and the raw pixels
             np.lib.format.write_array_header_2_0(
                 file, {"descr": "|u1", "fortran_order": False, "shape": shape}
             )

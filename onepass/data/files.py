@@ -71,8 +71,8 @@ def name_unreadable(path: str | Path) -> Iterator[None]:
 
 
 def regular_file_size(path: str | Path) -> int:
-    """Returns the bytes of a regular file. Raises a DataError for anything else, because opening a
-    pipe would wait and opening a device may have any effect."""
+    """Returns the size of a regular file in bytes. Raises a DataError for anything else, because
+    opening a pipe would wait and opening a device may have any effect."""
     with name_unreadable(path):
         found = os.stat(path)  # noqa: PTH116
     kind = stat.S_IFMT(found.st_mode)
@@ -101,8 +101,8 @@ def fingerprint(path: Path) -> str:
     """Returns a checksum of the names, sizes and times of all files below a path. It changes when a
     file is added, removed, renamed, resized or written; contents are not read."""
     with name_unreadable(path):
-        lines = "".join(sorted(_fingerprint_rows(path, "", MOST_NESTED)))
-    return hashlib.sha256(os.fsencode(lines)).hexdigest()
+        rows = "".join(sorted(_fingerprint_rows(path, "", MOST_NESTED)))
+    return hashlib.sha256(os.fsencode(rows)).hexdigest()
 
 
 def _fingerprint_rows(path: Path | str, below: str, deepest: int) -> list[str]:
@@ -152,7 +152,7 @@ def split_of_files(
             try:
                 for done in pool.map(block, range(0, len(names), BLOCK)):
                     report(done)
-            except BaseException:
+            except BaseException:  # an interrupt must not wait for the remaining images
                 pool.shutdown(cancel_futures=True)
                 raise
 

@@ -130,6 +130,7 @@ def _image_shape(files: list[str], size: int | None, channels: int | None) -> tu
     with open_image(files[0], files[0]) as picture:
         turn_upright(picture)
         width, height = picture.size
+    # opens the header of every image if the number of channels is not given
     depth = channels or (3 if any(_colour_mode(name) not in GREY for name in files) else 1)
     return (depth, size, size) if size is not None else (depth, height, width)
 

@@ -65,6 +65,7 @@ def _image_split(
     from datasets import Image
 
     image = _column_name(rows, IMAGE_COLUMNS, repository)
+    # our own decoder names damaged images and limits their size
     encoded = rows.cast_column(image, Image(decode=False))
     names = [f"{repository}, image {index}" for index in range(len(rows))]
 

@@ -73,7 +73,7 @@ def describe_type(given: object) -> str:
     return f"a {type(given).__name__}{hint}"
 
 
-def test_batches(test: Test) -> Iterable[Any]:
+def repeatable_batches(test: Test) -> Iterable[Any]:
     """Returns a test set as batches that can be iterated again and again. Raises an InputError for
     a generator."""
     if isinstance(test, Dataset):

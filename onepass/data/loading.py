@@ -50,15 +50,18 @@ def load(
     Parameters
     ----------
     name
-        `digits` and `synthetic` need no files; `mnist`, `cifar10`, `cifar100`, `tiny-imagenet` are
-        found below `root` (or `ONEPASS_DATA`, or the folder data). Anything with a slash, or that
-        ends in .npz, .csv or .parquet, is a path: a folder `train/<class>/*` and `test/<class>/*`,
-        one folder of classes with a `test_fraction`, a .npz of images or vectors, or a table with a
-        column `label` and a `test` file or fraction. Images are PNG, JPEG, WebP, BMP, GIF or TIFF
-        files (or PPM, if they are called so) of at most 89 million pixels, turned upright if their
-        EXIF data say how the camera was held.
+        Name of a dataset, or a path, which has a slash or ends in .npz, .csv or .parquet. `digits`
+        and `synthetic` need no files. The files of `mnist`, `cifar10`, `cifar100` and
+        `tiny-imagenet` must be below `root`.
+
+        A path is one of these: a folder with `train/<class>/*` and `test/<class>/*`; a folder with
+        `<class>/*` and a `test_fraction`; a .npz of images or vectors; a table with a column
+        `label` and a `test` file or a `test_fraction`.
+
+        Image files are PNG, JPEG, WebP, BMP, GIF, TIFF or PPM with at most 89 million pixels. They
+        are turned upright by their EXIF data.
     root
-        Folder of the published datasets.
+        Folder of the published datasets; by default `ONEPASS_DATA`, or the folder data.
     image_size
         Side in pixels to which your own images are scaled; without it they must have the same size.
     test_fraction
@@ -78,6 +81,7 @@ def load(
     onepass.base.errors.UnknownNameError: unknown dataset 'digit'. Did you mean 'digits'? Valid: \
 cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     """
+    # a Path never means a name: Path("digits") becomes "./digits"
     name = str(name) if not isinstance(name, Path) else f"{name.parent}/{name.name}"
     own: dict[str, Any] = {
         "image_size": image_size,
@@ -218,6 +222,7 @@ def _load_own_files(
     if not path.is_dir():
         raise DataError(f"there is no folder {path}")
     own_name = path.resolve().name
+    # the same folder with other options is another dataset, with a cache of its own
     identity = json.dumps([str(path.resolve()), image_size, test_fraction])
     arrays = cache.cached_arrays(
         cache.cache_folder(own_name, identity),

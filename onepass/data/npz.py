@@ -97,9 +97,9 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 
 def _refuse_zip_bombs(path: Path, archive: zipfile.ZipFile) -> None:
     """Raises a DataError if the unpacked arrays would not fit into RAM."""
-    size, memory = sum(member.file_size for member in archive.infolist()), _ram_bytes()
-    if memory is not None and size > memory:
-        raise DataError(f"{path} unpacks to {size} bytes, but this machine has {memory} of RAM")
+    size, ram = sum(member.file_size for member in archive.infolist()), _ram_bytes()
+    if ram is not None and size > ram:
+        raise DataError(f"{path} unpacks to {size} bytes, but this machine has {ram} of RAM")
     if any(member.compress_type not in PACKINGS for member in archive.infolist()):
         raise DataError(f"{path} is compressed in a way that NumPy does not use")
 

@@ -70,6 +70,7 @@ def decode_array(value: Any) -> Array:
     if value.name == "_frombuffer":
         raw, described, shape, order = value.arguments
     else:
+        # the arguments of ndarray.__setstate__: version, shape, dtype, Fortran order, bytes
         _, shape, described, by_columns, raw = value.state
         order = "F" if by_columns else "C"
     dtype = _integer_dtype(described)
@@ -87,6 +88,8 @@ def _integer_dtype(described: Any) -> np.dtype[Any]:
     if not isinstance(described, NotedCall) or described.name != "dtype":
         raise DataError("an array's numbers are not described")
     name, *copying = described.arguments
+    # the arguments of dtype.__setstate__: version, byte order, then subarray, names, fields,
+    # itemsize, alignment and flags, which a plain integer type leaves at their defaults
     version, order, *others = described.state
     name, order = (text.decode() if isinstance(text, bytes) else text for text in (name, order))
     if name not in WHOLE_NUMBERS or copying != [False, True]:
@@ -110,7 +113,7 @@ class _DataUnpickler(pickle._Unpickler):
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
-        self._may_encode = len(content)
+        self._may_encode = len(content)  # characters that _codecs.encode may still turn into bytes
 
     def find_class(self, module: str, name: str) -> NotedName:
         if (module, name) not in ALLOWED_NAMES:

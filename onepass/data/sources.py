@@ -41,7 +41,7 @@ def _class_folders(channels: int) -> Reader:
     )
 
 
-READERS = {
+READERS = {  # in the order in which they are tried
     "mnist": (Reader("idx files", idx.has_idx_files, idx.read_idx), _class_folders(channels=1)),
     "cifar10": _cifar("cifar10"),
     "cifar100": _cifar("cifar100"),

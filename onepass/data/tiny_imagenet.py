@@ -50,7 +50,7 @@ def read_tiny_imagenet(path: Path) -> Undecoded:
         test.append((name, label_of[wnid]))
     if not test:
         raise DataError(f"{path}: val_annotations.txt names no images")
-    train.sort(key=lambda entry: (entry[1], entry[0]))
+    train.sort(key=lambda entry: (entry[1], entry[0]))  # a folder or zip has any order
     return Undecoded(
         tuple(classes), *(_image_split(path, images, content) for images in (train, test))
     )
@@ -113,7 +113,7 @@ def _open_zip(path: Path) -> tuple[list[str], ReadFile]:
             raise DataError(f"{path}: {name} is compressed in a way that is not supported")
         if member.file_size > LARGEST:
             raise DataError(
-                f"{path}: {name} unpacks to {member.file_size} bytes; files may have {LARGEST}"
+                f"{path}: {name} unpacks to {member.file_size} bytes, more than {LARGEST}"
             )
         try:
             with lock, archive.open(member) as file:

@@ -249,7 +249,8 @@ def _expect_scorable_batches(
 
 
 def _predict_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) -> Tick:
-    """Predicts a batch before it is learned, and returns the tick with the new counts."""
+    """Predicts a batch before it is learned, and returns the tick with the new counts. A learner
+    that has learned nothing yet counts as wrong on every sample."""
     samples = inputs.as_samples(x)
     truth = rows_of(learner, y, len(samples))
     with clock.scoring:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onepass.base import inputs
 from onepass.base.errors import InputError
-from onepass.data.iterables import Test, test_batches, xy_pairs
+from onepass.data.iterables import Test, repeatable_batches, xy_pairs
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
@@ -59,6 +59,7 @@ class TestSet:
             self.task_of[list(group)] = task
 
     def score(self, learner: Learner, *, boundary: bool) -> Scores:
+        """Returns counts per class of the dataset, with a confusion matrix at a task boundary."""
         seen, labels = set(learner.classes), range(len(self.samples))
         tested = [label for label in labels if label in seen and len(self.samples[label])]
         truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in tested])
@@ -87,7 +88,7 @@ class TestBatches:
     __test__ = False
 
     def __init__(self, test: Test) -> None:
-        self.batches = test_batches(test)
+        self.batches = repeatable_batches(test)
 
     def score(self, learner: Learner, *, boundary: bool) -> Scores:
         """Returns counts per class of `learner.classes`, without a confusion matrix, because the

@@ -59,13 +59,13 @@ class WholePixelCrops:
         total = share[share > 0].cumsum(0)
         # cumulative probabilities (n) of the windows that can be drawn
         self.up_to = (total / total[-1]).float().to(device)
-        self.whole = torch.tensor([width, height], dtype=torch.float32, device=device)
+        self.image_size = torch.tensor([width, height], dtype=torch.float32, device=device)
         size = (share.nonzero() + 1).float().to(device)  # (n, 2)
         # the centre moves in half pixels, at most `spare` of them either way
-        spare = self.whole - size
+        spare = self.image_size - size
         # size, least offset, number of positions; two columns each, (n, 6)
         self.facts = torch.cat([size, -spare, 2 * spare + 1], dim=1)
-        self.facts[:, :4] /= self.whole.repeat(2)
+        self.facts[:, :4] /= self.image_size.repeat(2)
 
     def __call__(self, count: int, rng: torch.Generator) -> Crop:
         uniform = torch.rand(3, count, generator=rng, device=rng.device)
@@ -73,7 +73,7 @@ class WholePixelCrops:
         facts = self.facts.index_select(0, drawn)
         size, least_offset, positions = torch.split(facts, 2, dim=1)  # (count, 2) each
         position = (uniform[1:].T * positions).floor()
-        return Crop(size, torch.addcdiv(least_offset, position, self.whole))
+        return Crop(size, torch.addcdiv(least_offset, position, self.image_size))
 
 
 def _cell_areas(width: int, height: int, area: tuple[float, float]) -> Tensor:

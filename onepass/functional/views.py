@@ -67,7 +67,7 @@ class Views:
         self.centres = pixel_centres(shape[1], shape[2], device) if images else None
         self.draw_crops = _crop_sampler(self.augment, shape, device)
         self.mean = self.std = self.scale = self.shift = None
-        if mean is not None and std is not None:
+        if mean is not None and std is not None:  # x * scale + shift is one fused operation
             self.mean = _per_channel("mean", mean, shape, device)
             self.std = _per_channel("std", std, shape, device)
             self.scale = 1 / self.std
@@ -128,6 +128,7 @@ class Views:
         images follow all samples, so each batch takes its rows from both halves."""
         if self.per_sample == 1:
             return list(rows.split_with_sizes(list(sizes)))
+        # (views, samples of all batches, ...): split the samples, then join the views of each batch
         by_copy = rows.view(self.per_sample, -1, *rows.shape[1:])
         return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
 

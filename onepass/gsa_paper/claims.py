@@ -1,4 +1,4 @@
-"""What the paper observes of gradient imbalance, and what our runs say to it, in numbers."""
+"""The paper's claims about gradient imbalance, each as a number of our runs with a verdict."""
 
 from __future__ import annotations
 
@@ -16,49 +16,48 @@ from scipy.stats import t as student_t
 from onepass.gsa_paper.rates import GradientRates, as_number, mean_of_finite, read_probe_lines
 from onepass.runs.result import Result
 
-BALANCED = 0.1  # a rate that is so near to -1 is called balanced
-NEARLY_ALL = 0.9  # a share that is called all of it
-MUCH_HIGHER = 1.5  # a ratio that is called much higher
-NO_CORRELATION = 0.1  # a rank correlation that is so near to 0 is called none
-QUANTILE = 0.975  # either side of an interval of 95 %
+BALANCED = 0.1  # rates nearer to -1 count as balanced
+NEARLY_ALL = 0.9  # larger shares count as all
+MUCH_HIGHER = 1.5  # larger ratios count as much higher
+NO_CORRELATION = 0.1  # rank correlations nearer to 0 count as none
+QUANTILE = 0.975  # of Student's t, for a two-sided interval of 95 %
 VERDICT_RULES = (
-    "The mean over seeds ± its standard error (how many). Undecided: the mean is on the bound, the "
-    "bound is inside of the mean's confidence interval of 95 % (Student's t), or a rank "
-    f"correlation is nearer to 0 than {NO_CORRELATION:g}. One run has no interval: its verdict is "
-    "about it alone."
+    "The mean over seeds ± its standard error (n seeds). Undecided: the mean equals the bound, the "
+    "bound lies inside the 95 % confidence interval of the mean (Student's t), or a rank "
+    f"correlation is nearer to 0 than {NO_CORRELATION:g}. One run has no interval, so its verdict "
+    "holds for that run alone."
 )
 Subject = TypeVar("Subject")
 Verdict = Literal["confirmed", "contradicted", "undecided", "not measured"]
 
 
 class Observation(NamedTuple):
-    """Where the paper says what, what is measured, of which runs, how much it is, what follows, and
-    whether the paper says it of such runs."""
+    """A claim of the paper, tested on one kind of runs."""
 
-    section: str
-    claim: str
-    measured: str
-    runs: str
-    found: str
+    section: str  # of the paper
+    claim: str  # in the paper's words
+    measured: str  # the quantity and its bound
+    runs: str  # the name of the kind of runs
+    found: str  # the value of the quantity
     verdict: Verdict
-    by_protocol: bool = True
+    by_protocol: bool = True  # whether the runs follow the paper's protocol for this claim
 
 
 @dataclass(frozen=True)
 class Claim(Generic[Subject]):
-    """A sentence of the paper as a number of something that has to lie above or below a bound."""
+    """A sentence of the paper, as a quantity of a run that has to lie above or below a bound."""
 
-    section: str
+    section: str  # of the paper
     sentence: str
     quantity: str  # in words
     measure: Callable[[Subject], float]
     above: float | None = None
     below: float | None = None
-    near: float = 0.0  # what is nearer to the bound lies on neither side of it
+    near: float = 0.0  # values nearer to the bound lie on neither side of it
 
-    def judge(self, runs: str, of_all: Sequence[Subject]) -> Observation:
-        """As `HOW` says."""
-        values = [value for one in of_all if math.isfinite(value := self.measure(one))]
+    def judge(self, runs: str, subjects: Sequence[Subject]) -> Observation:
+        """Returns the verdict over the seeds, by `VERDICT_RULES`; `runs` names the kind of runs."""
+        values = [value for subject in subjects if math.isfinite(value := self.measure(subject))]
         sign, bound = (1, self.above) if self.above is not None else (-1, self.below or 0.0)
         measured = f"{self.quantity} ({'>' if sign > 0 else '<'} {bound:g})"
         if not values:
@@ -73,11 +72,11 @@ class Claim(Generic[Subject]):
         return Observation(self.section, self.sentence, measured, runs, found, verdict)
 
 
-# ---- numbers of a run
+# ---- quantities of a run
 
 
 def imbalance(rates: Sequence[float]) -> float:
-    """How far rates are from -1 on average.
+    """Returns the mean distance of the rates from -1.
 
     >>> imbalance([-1.0, -1.5, math.nan])
     0.25
@@ -87,7 +86,7 @@ def imbalance(rates: Sequence[float]) -> float:
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    """Spearman's, over pairs of numbers; minus infinity ranks lowest.
+    """Returns Spearman's rank correlation over pairs without NaN; minus infinity ranks lowest.
 
     >>> round(rank_correlation([1, 2, 3], [-1.0, -2.0, -math.inf]), 6)
     -1.0
@@ -98,8 +97,9 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
     return float(spearmanr(*zip(*pairs, strict=True)).statistic)
 
 
-def old_pairs(course: GradientRates) -> list[float]:
-    return [course.pn(t, of) for of in range(course.tasks) for t in range(of + 1, course.tasks)]
+def old_pairs(run: GradientRates) -> list[float]:
+    """Returns PN(t, t') of all pairs with t > t'."""
+    return [run.pn(t, of) for of in range(run.tasks) for t in range(of + 1, run.tasks)]
 
 
 def share_suppressed(rates: Sequence[float]) -> float:
@@ -107,87 +107,101 @@ def share_suppressed(rates: Sequence[float]) -> float:
     return sum(rate < -1 for rate in known) / len(known) if known else math.nan
 
 
-def last_task_suppressed(course: GradientRates) -> float:
-    return share_suppressed([course.pn(t, t - 1) for t in range(1, course.tasks)])
+def last_task_suppressed(run: GradientRates) -> float:
+    return share_suppressed([run.pn(t, t - 1) for t in range(1, run.tasks)])
 
 
-def mean_trend(course: GradientRates, of_one: Callable[[int], Sequence[float]]) -> float:
-    """The mean over tasks t' of the rank correlation of something with t > t'."""
-    found = [
-        rank_correlation(range(of + 1, course.tasks), of_one(of)[1:])
-        for of in range(course.tasks - 1)
+def mean_trend(run: GradientRates, values: Callable[[int], Sequence[float]]) -> float:
+    """Returns the mean over tasks t' of the rank correlation of `values(t')` with t > t'."""
+    trends = [
+        rank_correlation(range(of + 1, run.tasks), values(of)[1:]) for of in range(run.tasks - 1)
     ]
-    return mean_of_finite(found)
+    return mean_of_finite(trends)
 
 
-def trend_of_pn(course: GradientRates) -> float:
-    return mean_trend(course, course.pn_since)
+def trend_of_pn(run: GradientRates) -> float:
+    return mean_trend(run, run.pn_since)
 
 
-def trend_of_pull(course: GradientRates) -> float:
+def trend_of_pull(run: GradientRates) -> float:
     def pulls(of: int) -> list[float]:
-        return [-course.mean_gradient("n", t, of) for t in range(of, course.tasks)]
+        return [-run.mean_gradient("n", t, of) for t in range(of, run.tasks)]
 
-    return mean_trend(course, pulls)
+    return mean_trend(run, pulls)
 
 
-def share_pushed_by_new(course: GradientRates) -> float:
-    """Of what pushes old classes down, how much is by samples of new ones."""
-    found = []
-    for t in range(1, course.tasks):
+def share_pushed_by_new(run: GradientRates) -> float:
+    """Returns which share of the push on old classes comes from samples of new classes."""
+    shares = []
+    for t in range(1, run.tasks):
         new, old = (
-            sum(course.push(t, of, by_new=by_new) for of in range(t)) for by_new in (True, False)
+            sum(run.push(t, of, by_new=by_new) for of in range(t)) for by_new in (True, False)
         )
-        found.append(new / (new + old) if new + old else math.nan)
-    return mean_of_finite(found)
+        shares.append(new / (new + old) if new + old else math.nan)
+    return mean_of_finite(shares)
 
 
-def trend_of_push_by_old(course: GradientRates) -> float:
-    """In the first task there are no old classes."""
-    tasks = range(1, course.tasks)
-    return rank_correlation(tasks, [course.push(t, t, by_new=False) for t in tasks])
+def trend_of_push_by_old(run: GradientRates) -> float:
+    """Returns the trend over tasks of the push on current classes by samples of old ones.
+
+    The first task is left out, since it has no old classes.
+    """
+    tasks = range(1, run.tasks)
+    return rank_correlation(tasks, [run.push(t, t, by_new=False) for t in tasks])
 
 
-def trend_of_accuracy_with_pn(course: GradientRates) -> float:
-    """While tasks are old: the fall of both when the next one comes would make any two agree."""
+def trend_of_accuracy_with_pn(run: GradientRates) -> float:
+    """Returns the rank correlation of PN and accuracy of old tasks, averaged over the tasks.
+
+    The task's own end is left out: both fall when the next task comes, so any two would agree.
+    """
     return mean_of_finite(
         [
-            rank_correlation(course.pn_since(of)[1:], course.accuracy_since(of)[1:])
-            for of in range(course.tasks - 1)
+            rank_correlation(run.pn_since(of)[1:], run.accuracy_since(of)[1:])
+            for of in range(run.tasks - 1)
         ]
     )
 
 
-def trend_of_newest_imbalance(course: GradientRates) -> float:
-    """After the first task, in which every sample is of its classes: there PN(1, 1) is -1 whatever
-    the method, since the gradients of a sample add up to 0."""
-    tasks = range(1, course.tasks)
-    return rank_correlation(tasks, [abs(course.pn(t, t) + 1) for t in tasks])
+def trend_of_newest_imbalance(run: GradientRates) -> float:
+    """Returns the trend over tasks of the imbalance of the current task's classes.
+
+    The first task is left out. There the gradients of each sample add up to 0 over the classes, so
+    PN(1, 1) is -1 whatever the method.
+    """
+    tasks = range(1, run.tasks)
+    return rank_correlation(tasks, [abs(run.pn(t, t) + 1) for t in tasks])
 
 
-def excess_imbalance_of_last(course: GradientRates) -> float:
-    *others, last = (imbalance(rates) for rates in course.a_pn_of_tasks)
-    known = [one for one in others if not math.isnan(one)]
+def excess_imbalance_of_last(run: GradientRates) -> float:
+    """Returns the imbalance of the last task less the largest of the other tasks."""
+    *others, last = (imbalance(rates) for rates in run.a_pn_of_tasks)
+    known = [other for other in others if not math.isnan(other)]
     return last - max(known) if known else math.nan
 
 
-def gradient_ratio(course: GradientRates, name: Literal["p", "n"]) -> float:
-    """Of the last task's classes in their task, against the first task's in theirs; not a number
-    where these had no rival, and no gradient."""
-    last, first = course.tasks - 1, course.mean_gradient(name, 0, 0)
-    return course.mean_gradient(name, last, last) / first if first else math.nan
+def gradient_ratio(run: GradientRates, name: Literal["p", "n"]) -> float:
+    """Returns P or N of the last task's classes in their task, over that of the first task's.
+
+    NaN if the first task has a single class, and so no gradient.
+    """
+    last, first = run.tasks - 1, run.mean_gradient(name, 0, 0)
+    return run.mean_gradient(name, last, last) / first if first else math.nan
 
 
-def pull_per_sample_ratio(course: GradientRates) -> float:
-    """As `drop` of N, for each sample: in a balanced batch classes have fewer of them with every
-    task, and N falls by that alone."""
-    first = course.mean_pull(0)
-    return course.mean_pull(course.tasks - 1) / first if first else math.nan
+def pull_per_sample_ratio(run: GradientRates) -> float:
+    """Returns the ratio of N as `gradient_ratio` does, but per sample of the classes.
+
+    In balanced batches each class has fewer samples with every task, and N falls for that reason
+    alone.
+    """
+    first = run.mean_pull(0)
+    return run.mean_pull(run.tasks - 1) / first if first else math.nan
 
 
-def lead_of_last_task(course: GradientRates) -> float:
-    """By how many points the last task is ahead of the others, on average."""
-    *others, last = course.result.accuracy_matrix[-1]
+def lead_of_last_task(run: GradientRates) -> float:
+    """Returns the final accuracy of the last task less the mean of the others, in points."""
+    *others, last = run.result.accuracy_matrix[-1]
     return as_number(last) - mean(map(as_number, others)) if others else math.nan
 
 
@@ -196,7 +210,7 @@ FIG1: tuple[Claim[GradientRates], ...] = (
         "4.1 (1)",
         "while a new task is learned, the PN rates of old tasks are smaller than -1",
         "share of pairs (t, t' < t) with PN(t, t') < -1",
-        lambda course: share_suppressed(old_pairs(course)),
+        lambda run: share_suppressed(old_pairs(run)),
         above=NEARLY_ALL,
     ),
     Claim(
@@ -242,7 +256,7 @@ FIG3_JOINT: Claim[GradientRates] = Claim(
     "4.2 (1)",
     "A-PN is close to -1 when all classes are trained jointly",
     "mean |A-PN + 1|",
-    lambda course: imbalance(course.a_pn),
+    lambda run: imbalance(run.a_pn),
     below=BALANCED,
 )
 FIG3: tuple[Claim[GradientRates], ...] = (
@@ -250,14 +264,14 @@ FIG3: tuple[Claim[GradientRates], ...] = (
         "4.2",
         "gradients are out of balance even where every class has the same share of the samples",
         "mean |A-PN + 1|",
-        lambda course: imbalance(course.a_pn),
+        lambda run: imbalance(run.a_pn),
         above=BALANCED,
     ),
     Claim(
         "4.2 (1)",
         "all classes are balanced while the first task is learned",
         "mean |PN(1, c) + 1|",
-        lambda course: imbalance(course.rates_of_first_task()),
+        lambda run: imbalance(run.rates_of_first_task()),
         below=BALANCED,
     ),
     Claim(
@@ -279,7 +293,7 @@ FIG3: tuple[Claim[GradientRates], ...] = (
         "4.2 (2)",
         "negative gradients on the current classes get less",
         "N(T, L(T)) / N(1, L(1))",
-        lambda course: gradient_ratio(course, "n"),
+        lambda run: gradient_ratio(run, "n"),
         below=1,
     ),
     Claim(
@@ -293,7 +307,7 @@ FIG3: tuple[Claim[GradientRates], ...] = (
         "4.2 (2)",
         "and positive ones get still less",
         "P(T, L(T)) / P(1, L(1)) over N(T, L(T)) / N(1, L(1))",
-        lambda course: gradient_ratio(course, "p") / (gradient_ratio(course, "n") or math.nan),
+        lambda run: gradient_ratio(run, "p") / (gradient_ratio(run, "n") or math.nan),
         below=1,
     ),
     Claim(
@@ -308,7 +322,7 @@ FIG3: tuple[Claim[GradientRates], ...] = (
         "4.2 (3)",
         "classes of higher A-PN have lower accuracy",
         "rank correlation of A-PN and accuracy over classes",
-        lambda course: rank_correlation(course.a_pn, course.class_accuracy),
+        lambda run: rank_correlation(run.a_pn, run.class_accuracy),
         below=0,
         near=NO_CORRELATION,
     ),
@@ -316,7 +330,7 @@ FIG3: tuple[Claim[GradientRates], ...] = (
         "4.2 (3)",
         "the negative gradients of new classes prevail (A-PN > -1)",
         "mean A-PN of the last task's classes",
-        lambda course: mean_of_finite(course.a_pn_of_tasks[-1]),
+        lambda run: mean_of_finite(run.a_pn_of_tasks[-1]),
         above=-1,
     ),
     Claim(
@@ -330,20 +344,22 @@ FIG3: tuple[Claim[GradientRates], ...] = (
 
 
 def task_losses(result: Result, task: int = 1) -> list[dict[str, Any]]:
-    """What the losses probe said of a task, where both batches had samples. A line is a mean over
-    as many `batches` as were learned since the line before it: fewer where a task begins or ends.
+    """Returns the losses probe's lines of a task in which both batches had samples.
+
+    Each line is a mean over the `batches` since the line before, fewer at the ends of a task.
     """
-    found = read_probe_lines(result, "losses")
-    steps = pairwise([0, *(line["step"] for line in found)])
+    recorded = read_probe_lines(result, "losses")
+    steps = pairwise([0, *(line["step"] for line in recorded)])
     weighed = [
         {**line, "batches": now - before}
-        for line, (before, now) in zip(found, steps, strict=True)
+        for line, (before, now) in zip(recorded, steps, strict=True)
         if line["task"] == task
     ]
     return [line for line in weighed if None not in (line["stream"], line["replay"])]
 
 
 def share_above(result: Result) -> float:
+    """Returns the share of batches whose stream loss is above the replay loss."""
     return _mean_over_batches(result, lambda line: line["stream"] > line["replay"])
 
 
@@ -353,10 +369,10 @@ def ratio_of_losses(result: Result) -> float:
 
 
 def _mean_over_batches(result: Result, of_line: Callable[[dict[str, Any]], float]) -> float:
-    found = task_losses(result)
-    if not found:
+    losses = task_losses(result)
+    if not losses:
         return math.nan
-    return fmean(map(of_line, found), weights=[line["batches"] for line in found])
+    return fmean(map(of_line, losses), weights=[line["batches"] for line in losses])
 
 
 LOSSES = (
@@ -371,11 +387,11 @@ LOSSES = (
 )
 
 
-# ---- Fig. 7: with and without, beside joint training
+# ---- Fig. 7: with and without the GSA-CE loss, beside joint training
 
 
 class Trio(NamedTuple):
-    """Runs of one seed: with the GSA-CE loss, without it, and joint training."""
+    """Three runs of one seed: with the GSA-CE loss, without it, and joint training."""
 
     adaptive: GradientRates
     plain: GradientRates
@@ -391,23 +407,25 @@ def change_of_low_rates(trio: Trio) -> float:
 
 
 def _change(trio: Trio, chosen: Callable[[float], bool]) -> float:
-    """The mean change by the loss over those classes whose rates of both runs are so on average.
-    Chosen by the rate without it, classes that were high by chance would fall, and low ones rise,
-    whatever the loss does (regression to the mean; this way out of it is Oldham's, 1962)."""
+    """Returns the mean change of A-PN by the loss, over classes chosen by the mean of both runs.
+
+    Choosing by the run without the loss would be biased: classes that are high by chance would
+    fall, and low ones rise, whatever the loss does (regression to the mean; Oldham, 1962).
+    """
     pairs = paired_rates(trio.adaptive, trio.plain)
     return mean_of_finite([now - before for now, before in pairs if chosen((now + before) / 2)])
 
 
-def paired_rates(one: GradientRates, other: GradientRates) -> list[tuple[float, float]]:
-    """A-PN of both."""
-    theirs = dict(zip(other.ends[-1]["a_pn"], other.a_pn, strict=True))
-    own = zip(one.ends[-1]["a_pn"], one.a_pn, strict=True)
+def paired_rates(first: GradientRates, second: GradientRates) -> list[tuple[float, float]]:
+    """Returns the pairs of A-PN of two runs, class by class."""
+    theirs = dict(zip(second.ends[-1]["a_pn"], second.a_pn, strict=True))
+    own = zip(first.ends[-1]["a_pn"], first.a_pn, strict=True)
     return [(rate, theirs[label]) for label, rate in own]
 
 
-def rate_distance(one: GradientRates, other: GradientRates) -> float:
-    """The mean difference of A-PN, class by class."""
-    return mean_of_finite([abs(rate - theirs) for rate, theirs in paired_rates(one, other)])
+def rate_distance(first: GradientRates, second: GradientRates) -> float:
+    """Returns the mean absolute difference of A-PN, class by class."""
+    return mean_of_finite([abs(rate - theirs) for rate, theirs in paired_rates(first, second)])
 
 
 FIG7: tuple[Claim[Trio], ...] = (

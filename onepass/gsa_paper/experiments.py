@@ -1,8 +1,7 @@
-"""The runs behind every table and figure of the GSA paper, on one dataset.
+"""Plans the runs behind every table and figure of the GSA paper, on one dataset.
 
-They are those of the sweep files in `experiments/`: as they stand there if the file has runs on
-this dataset (of one size of the memory, if it has several), else those of its first dataset, moved
-to this one.
+The runs come from the sweep files in `experiments/`. If a file has none on this dataset, the runs
+on its first dataset are moved to this one. If it has several sizes of the memory, one is chosen.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from onepass.runs.spec import Job
 from onepass.sweeps import sweep_file
 from onepass.sweeps.sweep_file import PlannedRun
 
-# In this order: of runs that two of them share, those that are watched by probes come first.
+# The order is the priority. A run that two experiments share is made for the first of them, so
+# those with probes come first.
 EXPERIMENTS = ("fig1", "fig3", "fig7", "loss-curves", "table1", "ablations", "streams")
 MEMORY_SIZES = {
     "digits": 100,
@@ -24,7 +24,7 @@ MEMORY_SIZES = {
     "cifar100": 1000,
     "tiny-imagenet": 4000,
 }
-COSTLY = ("ocm", "ocm-gsa")  # one of them takes as long as all others together
+COSTLY = ("ocm", "ocm-gsa")  # each takes as long as all other methods together
 
 
 def plan_runs(
@@ -35,20 +35,22 @@ def plan_runs(
     device: str = "auto",
     data_root: str | None = None,
 ) -> dict[str, list[PlannedRun]]:
-    """Those of each experiment: of the first seeds, and with one size of the memory each."""
-    found = {}
+    """Returns the planned runs of each experiment, for that many seeds and one memory size."""
+    planned = {}
     for priority, name in enumerate(EXPERIMENTS):
         file = _file(name, dataset)
-        planned = sweep_file.read_sweep_file(file, device=device, data_root=data_root)
-        jobs = _on_dataset(dataset, [one.job for one in planned])
+        entries = sweep_file.read_sweep_file(file, device=device, data_root=data_root)
+        jobs = _on_dataset(dataset, [entry.job for entry in entries])
         wanted = [job for job in jobs if job.seed < seeds and (costly or job.method not in COSTLY)]
-        found[name] = sweep_file.without_repeats([PlannedRun(job, priority) for job in wanted])
-    return found
+        planned[name] = sweep_file.without_repeats([PlannedRun(job, priority) for job in wanted])
+    return planned
 
 
 def _file(name: str, dataset: str) -> Path:
-    """The sweep file of this dataset alone, if there is one. They lie inside of the package where
-    it is installed, and beside it in a checkout."""
+    """Returns the experiment's sweep file, preferably the one for this dataset alone.
+
+    The files lie inside the installed package, or beside it in a checkout.
+    """
     inside = Path(__file__).parents[1] / "experiments"
     folder = inside if inside.is_dir() else Path(__file__).parents[2] / "experiments"
     own = folder / f"{name}-{dataset}.toml"
@@ -56,15 +58,15 @@ def _file(name: str, dataset: str) -> Path:
 
 
 def _on_dataset(dataset: str, jobs: Sequence[Job]) -> list[Job]:
+    """Returns the jobs on this dataset, or those on the first dataset moved to it."""
     if own := [job for job in jobs if job.dataset == dataset]:
-        # section 4 of the paper keeps 1000 of TinyImageNet too, which its tables do not have
+        # the paper's section 4 also keeps 1000 samples of TinyImageNet, unlike its tables
         return [job for job in own if job.memory == MEMORY_SIZES[dataset]] or own
     return [_move(job, dataset) for job in jobs if job.dataset == jobs[0].dataset]
 
 
 def _move(job: Job, dataset: str) -> Job:
-    """In full precision on small images, which gain nothing from less, and have no GPU to ask
-    for."""
+    """Returns the job on another dataset, in fp32 on small images, which gain nothing from bf16."""
     small = dataset in ("digits", "mnist")
     settings = {
         name: value for name, value in job.settings.items() if not (small and name == "precision")

@@ -1,4 +1,4 @@
-"""The tables and figures of the GSA paper as files in a folder, and a page that shows them all."""
+"""Writes the tables and figures of the GSA paper into a folder, with a page that shows them all."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ from onepass.runs.spec import COMMON
 from onepass.runs.variant import shared
 
 SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
-Makes = Callable[[Sequence[Result], bool], list[Table]]  # of results, and whether for programs
-Writes = Callable[[Sequence[Result], Path], str]  # files of this name; gives what the page says
+MakeTables = Callable[[Sequence[Result], bool], list[Table]]  # from results; True: for programs
+WriteFiles = Callable[[Sequence[Result], Path], str]  # at a path without suffix; returns markdown
 
 
 @dataclass(frozen=True)
 class Section:
-    """One table or figure: its name, of which experiment's runs it is, and what writes it."""
+    """A table or figure: its name and title, the experiment whose runs it needs, and its writer."""
 
     name: str
     title: str
     experiment: str
-    write: Writes
+    write: WriteFiles
 
 
 def write_page(runs: Mapping[str, Sequence[Result]], folder: Path, heading: str) -> Path:
-    """Writes everything; what cannot be made of these runs is said on the page, and the rest is
-    there. Gives the page."""
+    """Writes all files and the page README.md, and returns the path of the page.
+
+    A section that cannot be made of these runs says why.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [heading]
-    for one in SECTIONS:
+    texts = [heading]
+    for section in SECTIONS:
         try:
-            if not runs[one.experiment]:
+            if not runs[section.experiment]:
                 raise InputError("none of its runs has finished")
-            text = one.write(runs[one.experiment], folder / one.name)
+            text = section.write(runs[section.experiment], folder / section.name)
         except (InputError, RunError, UnknownNameError) as problem:
             text = f"Not made: {problem}.\n"
-        parts.append(f"## {one.title}\n\n{text}")
+        texts.append(f"## {section.title}\n\n{text}")
     page = folder / "README.md"
-    write_text(page, "\n".join(parts))
+    write_text(page, "\n".join(texts))
     return page
 
 
@@ -55,8 +57,8 @@ def write_page(runs: Mapping[str, Sequence[Result]], folder: Path, heading: str)
 
 def _paper_figure(results: Sequence[Result], path: Path) -> str:
     picture = path.with_suffix(".png")
-    said = paper_figures.drawn(path.name, results, picture)
-    return f"![{path.name}]({picture.name})\n\n{said}"
+    findings = paper_figures.draw_paper_figure(path.name, results, picture)
+    return f"![{path.name}]({picture.name})\n\n{findings}"
 
 
 def _accuracy(results: Sequence[Result], path: Path) -> str:
@@ -68,12 +70,12 @@ def _accuracy(results: Sequence[Result], path: Path) -> str:
 # ---- tables
 
 
-def _as_files(make: Makes) -> Writes:
-    """Each table in every format that there is."""
+def _as_files(make: MakeTables) -> WriteFiles:
+    """Returns a function that writes the tables in every format."""
 
     def write(results: Sequence[Result], path: Path) -> str:
         texts = {
-            name: "\n".join(FORMATS[name](one) for one in make(results, name == "csv"))
+            name: "\n".join(FORMATS[name](table) for table in make(results, name == "csv"))
             for name in SUFFIXES
         }
         for name, text in texts.items():
@@ -83,8 +85,8 @@ def _as_files(make: Makes) -> Writes:
     return write
 
 
-def _paper_table(name: str, *columns: str) -> Makes:
-    """As in the paper, beside its figures; of data that it does not have, ours alone."""
+def _paper_table(name: str, *columns: str) -> MakeTables:
+    """Returns a maker of the paper's table beside its figures; for other data, of ours alone."""
 
     def make(results: Sequence[Result], numeric: bool) -> list[Table]:
         dataset = results[0].dataset
@@ -100,7 +102,7 @@ def _paper_table(name: str, *columns: str) -> Makes:
 def _results_table(
     results: Sequence[Result], numeric: bool, columns: Sequence[str], against: Sequence[str] = ()
 ) -> list[Table]:
-    """For programs with all columns."""
+    """Returns one table of the results, with these columns, or with all of them for programs."""
     shown = () if numeric else columns
     return [
         layout.make_table(rows.summarise(results), against=against, numeric=numeric, columns=shown)
@@ -108,11 +110,14 @@ def _results_table(
 
 
 def _ablations(results: Sequence[Result], numeric: bool) -> list[Table]:
-    """Against gsa with nothing taken away, whose variant says what those of all others say too."""
+    """Returns the table of ablations, tested against all of gsa.
+
+    The variant of all of gsa consists of the words that every row shares.
+    """
     variants = [row.variant for row in rows.summarise(results)]
-    whole = shared(variants) if len(variants) > 1 else variants[0]
+    full = shared(variants) if len(variants) > 1 else variants[0]
     columns = ("variant", "accuracy", "difference", "p (t-test)", "any-time", "n")
-    return _results_table(results, numeric, columns, against=[f"gsa {whole or COMMON}"])
+    return _results_table(results, numeric, columns, against=[f"gsa {full or COMMON}"])
 
 
 def _streams(results: Sequence[Result], numeric: bool) -> list[Table]:

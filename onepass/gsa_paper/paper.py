@@ -1,4 +1,4 @@
-"""`onepass.paper`: every table and figure of the GSA paper, from runs that are made for it."""
+"""`onepass.paper`: makes the runs for every table and figure of the GSA paper, and draws them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 QUICK = "digits"
 HEADING = """# Tables and figures of the GSA paper, on {dataset}
 
-Made by `{command}`: {memory} samples kept, {seeds}. `runs/` holds the runs, which are those of the
-files in `experiments/` on this dataset; `report.html` shows each, and how to repeat it. Every table
-lies here as `.md`, `.tex` and `.csv`.
+Made by `{command}`: {memory} stored samples, {seeds}. `runs/` holds the runs: those of the files in
+`experiments/`, on this dataset. `report.html` shows each run and how to repeat it. Every table lies
+here as `.md`, `.tex` and `.csv`.
 """
 
 
 @dataclass(frozen=True)
 class PaperFiles:
-    """The page with all tables and figures, the report on the runs, and what became of these."""
+    """The page with all tables and figures, the HTML report, and how each run ended."""
 
     page: Path
     report: Path
@@ -51,27 +51,28 @@ def paper(
 ) -> PaperFiles:
     """Makes every table and figure of the GSA paper, and a report, as `onepass paper` does.
 
-    What is finished in the folder already is not run again. What cannot be made, since its runs
-    have failed, is said on the page. Runs are in processes of their own: a script that calls this
-    must do so below `if __name__ == "__main__":`.
+    Runs that have finished in the folder are not repeated. A section whose runs failed says so on
+    the page. Runs use processes of their own, so a script must call this function below
+    `if __name__ == "__main__":`.
 
     Parameters
     ----------
     out:
-        Where everything goes.
+        The folder for everything.
     dataset:
-        `digits`, `mnist`, `cifar10`, `cifar100` or `tiny-imagenet`; or else, with `quick`, a small
-        version of everything on the digits.
+        `digits`, `mnist`, `cifar10`, `cifar100` or `tiny-imagenet`.
+    quick:
+        Instead of a dataset: a small version of everything on the digits.
     seeds:
-        How many there are of each run.
+        The number of seeds of each run.
     ocm:
-        With OCM, which takes as long as all others together.
+        Includes OCM, which takes as long as all other methods together.
     jobs:
-        How many runs at a time; `auto`: as many as pay.
+        The number of runs at a time; `auto` chooses it.
     device, data_root:
-        Where to compute, and where datasets lie.
+        The device to compute on, and the folder of the datasets.
     listener:
-        Is told how the runs go on.
+        Receives the progress of the runs.
     """
     if quick == (dataset is not None):
         raise InputError("give either --quick or --dataset")
@@ -92,12 +93,12 @@ def paper(
         data_root=str(data_root) if data_root else None,
     )
     folder = Path(out)
-    every = [run for some in planned.values() for run in some]
+    every = [run for of_experiment in planned.values() for run in of_experiment]
     options = RunOptions(folder / "runs", resume=True)
     runs = complete_runs(every, options, jobs=jobs, listener=listener)
     results = {run.name: run.result for run in runs if run.result}
     written = page.write_page(
-        {of: _results_of(some, results) for of, some in planned.items()},
+        {name: _results_of(of_name, results) for name, of_name in planned.items()},
         folder,
         _heading(name, planned, seeds, quick=quick, ocm=ocm),
     )
@@ -126,7 +127,7 @@ def _heading(
 
 
 def _memory_sizes(planned: dict[str, list[PlannedRun]], usual: int) -> str:
-    """Returns how many samples are kept, and where it is another number."""
-    others = {of: run.job.memory for of, some in planned.items() for run in some}
-    told = [f"{memory} in {of}" for of, memory in others.items() if memory != usual]
-    return f"{usual} ({', '.join(told)})" if told else str(usual)
+    """Returns the usual size of the memory, and the experiments with another one."""
+    sizes = {name: run.job.memory for name, of_name in planned.items() for run in of_name}
+    others = [f"{size} in {name}" for name, size in sizes.items() if size != usual]
+    return f"{usual} ({', '.join(others)})" if others else str(usual)

@@ -1,4 +1,4 @@
-"""Proposition 1 of the GSA paper on the logits of real runs."""
+"""Checks Proposition 1 of the GSA paper on the logits of real runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onepass.runs.result import Result
 
 
 class DecomposedLoss(NamedTuple):
-    """Of one sample: the cross-entropy, the decomposed loss, and the gap by its closed form."""
+    """The cross-entropy and the decomposed loss of a sample, and their gap by its closed form."""
 
     ce: float
     decomposed: float
@@ -26,8 +26,11 @@ class DecomposedLoss(NamedTuple):
 def decompose(
     logits: Sequence[float], y: int, new: Sequence[bool], task: int = 0
 ) -> DecomposedLoss:
-    """L_ce = -log e_y / sum_all; L_decom = -log e_y / A - log e_y / B, with A the sum of e^o over
-    y's own side and B that over the other side and y; their difference is
+    """Computes both losses of a sample with label y, where `new` says which classes are new.
+
+    With e_c = exp(logit c), let A be the sum of e_c over the classes of y's side (new or old), and
+    B the sum over the other side and y. Then L_ce = -log(e_y / sum_all) and
+    L_decom = -log(e_y / A) - log(e_y / B). Their difference is
 
         log(1 + (A - e_y)(B - e_y) / (e_y (A + B - e_y))) >= 0
 
@@ -37,7 +40,7 @@ def decompose(
     """
     o = np.asarray(logits, dtype=np.float64) - logits[y]  # then e_y = 1
     own, others = np.asarray(new) == new[y], np.arange(len(o)) != y
-    # log (A - e_y) and log (B - e_y), minus infinity of nobody: no number is too large for it
+    # a = log(A - e_y) and b = log(B - e_y), minus infinity for an empty sum; logs avoid overflow
     a, b = (np.logaddexp.reduce(o[side & others]) for side in (own, ~own))
     gap = np.logaddexp(0, a + b - np.logaddexp.reduce([0, a, b]))
     both = np.logaddexp(0, a) + np.logaddexp(0, b)
@@ -47,31 +50,34 @@ def decompose(
 
 
 def decompose_run(result: Result) -> list[DecomposedLoss]:
-    """Of every sample that the logits probe kept and that was trained."""
-    found = []
+    """Decomposes the loss of every trained sample whose logits the probe kept."""
+    losses = []
     for line in read_probe_lines(result, "logits"):
         classes = line["classes"]
         new = [label in line["new"] for label in classes]
         for batch in line["batches"]:
             rows = zip(batch["logits"], batch["y"], batch["weight"], strict=True)
-            found += [
+            losses += [
                 decompose(logits, classes.index(y), new, line["task"])
                 for logits, y, weight in rows
-                if weight
+                if weight  # padding has none
             ]
-    return found
+    return losses
 
 
 def observations(runs: str, samples: Sequence[DecomposedLoss]) -> list[Observation]:
-    gaps = [one.decomposed - one.ce for one in samples]
-    error = max(abs(gap - one.gap) for gap, one in zip(gaps, samples, strict=True))
-    rounding = 1e-12 * max(1.0, *(one.decomposed for one in samples))
-    sound = min(gaps) >= -rounding  # what is less than 0 by rounding is 0
+    """Returns the verdicts on the two statements of Proposition 1 over all samples."""
+    gaps = [sample.decomposed - sample.ce for sample in samples]
+    error = max(abs(gap - sample.gap) for gap, sample in zip(gaps, samples, strict=True))
+    rounding = 1e-12 * max(1.0, *(sample.decomposed for sample in samples))
+    sound = min(gaps) >= -rounding  # a gap may be below 0 by rounding
     sides: dict[str, list[float]] = {"new": [], "old": []}
-    for one in samples:
-        sides["new" if one.new else "old"].append(one.gap)
+    for sample in samples:
+        sides["new" if sample.new else "old"].append(sample.gap)
     means = " and ".join(
-        f"{mean(found):.3g} ({side} classes)" for side, found in sides.items() if found
+        f"{mean(gaps_of_side):.3g} ({side} classes)"
+        for side, gaps_of_side in sides.items()
+        if gaps_of_side
     )
     count = f"{len(samples)} samples"
     smallest = max(0.0, min(gaps)) if sound else min(gaps)

@@ -1,4 +1,4 @@
-"""Which runs published figures stand beside: what was learned there, and with which settings."""
+"""Decides which of our runs are comparable with published figures: same data, stream, settings."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from onepass.runs.spec import COMMON, Job, preset_names
 from onepass.runs.variant import FOLDER, PRESET, Variant
 
 PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
-EARLIER = "earlier"  # of a variant by a preset that is another one now
-# How a run is carried out and watched, and not what it learns.
+EARLIER = "earlier"  # marks a variant whose preset has changed since the run
+# Options that say how to compute and how often to score, not what to learn.
 EXECUTION = ("precision", "engine", "threads", "deterministic", "every", "prequential")
 
 
 def follows_paper(result: Result) -> bool:
-    """Whether a run learned what published figures are of: all of a dataset, in the paper's number
-    of tasks, batch by batch of ten. Data are known by their place in the catalogue and by how many
-    samples of each class there are, never by the name of a file; a result that does not record all
-    that is of an older version, and is not known to be."""
+    """Returns whether a run learned the paper's stream: all of a dataset, in the paper's number of
+    tasks, in batches of ten.
+
+    A dataset is recognised by its entry in the catalogue and by its numbers of samples per class,
+    never by the name of a file. Results of older versions lack these fields and do not qualify.
+    """
     entry = CATALOGUE.get(result.dataset_identity)
     return (
         entry is not None
@@ -35,9 +37,12 @@ def follows_paper(result: Result) -> bool:
 
 
 def learning_variant(result: Result) -> Variant:
-    """Returns the variant without how and where the run was carried out, and without settings that
-    change nothing: those that are so by default, by the preset, or by what it makes of such data
-    (MNIST has no mirror images). Empty for a method's common settings in the usual class order."""
+    """Returns the part of the variant that affects learning.
+
+    It leaves out how and where the run was computed, and settings that have no effect: those equal
+    to the default, to the preset, or to what the preset becomes on such data (MNIST has no mirror
+    images). It is empty for a method's common settings in the usual class order.
+    """
     variant = result.variant.without(FOLDER, *EXECUTION)
     if result.method not in registry.METHODS.names():
         return variant
@@ -47,7 +52,8 @@ def learning_variant(result: Result) -> Variant:
         preset = COMMON
     settings = variant.only(setting_names(learner))
     alone = Job(result.method, result.dataset_identity, preset=preset)
-    # a variant leaves out what is as in the preset: there the data decided nothing
+    # the variant omits settings equal to the preset's, so fill in the preset as it is before the
+    # data adapt it
     as_preset = {
         name: format_setting(value) for name, value in alone.chosen_preset().settings.items()
     }
@@ -61,8 +67,10 @@ def learning_variant(result: Result) -> Variant:
 
 
 def _preset_has_changed(preset: Job, result: Result) -> bool:
-    """Whether the preset by which a run was made was another one then; old lines do not tell. A
-    setting that a line does not have came later, and leaves things as they were by default."""
+    """Returns whether the preset has changed since the run; False for old lines without settings.
+
+    A setting that the line lacks is newer than the run, and then its default stands for it.
+    """
     if not result.settings:
         return False
     fields = registry.get(preset.method).learner.__dataclass_fields__

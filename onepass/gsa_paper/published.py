@@ -1,7 +1,6 @@
-"""What others have published, as data: `published.csv`, and `doubtful.toml` on what is wrong there.
+"""Published accuracies and forgetting: `published.csv`, and `doubtful.toml` with reasons for doubt.
 
-Where a value comes from is its `source`; of several for one cell, the one of the paper itself is
-the first.
+A cell of the paper's tables may have values of several sources. The paper's own comes first.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from onepass.report.rows import Row
 
 @dataclass(frozen=True)
 class PublishedValue:
-    """One published value, in percent; `deviation` and `runs` as far as the source tells them, and
-    why it is not to be relied on, if so."""
+    """One published value, in percent, with the source that printed it."""
 
     source: str
     method: str
@@ -29,9 +27,9 @@ class PublishedValue:
     memory: int
     metric: str
     value: str
-    deviation: str
-    runs: str
-    doubt: str
+    deviation: str  # empty if the source does not print it
+    runs: str  # number of runs, empty if unknown
+    doubt: str  # why the value is doubtful, empty if it is not
 
     def __str__(self) -> str:
         return f"{self.value} ± {self.deviation}" if self.deviation else self.value
@@ -39,7 +37,7 @@ class PublishedValue:
 
 @cache
 def published_values() -> tuple[PublishedValue, ...]:
-    """All, in the order of the file, which is that of the paper's tables."""
+    """Returns all values, in the order of the file and so of the paper's tables."""
     doubts = _doubts()
     return tuple(
         PublishedValue(
@@ -51,7 +49,7 @@ def published_values() -> tuple[PublishedValue, ...]:
             value=entry["value"],
             deviation=entry["std"],
             runs=entry["runs"],
-            # only the paper's own are doubted, not what others found for the same cell
+            # a doubt concerns the paper's own value, not another source's for the same cell
             doubt=doubts.get((entry["metric"], cell), "") if entry["source"] in PAPER else "",
         )
         for entry in csv.DictReader(io.StringIO(_text("published.csv")))
@@ -65,34 +63,41 @@ PAPER = ("gsa-paper-table1", "gsa-paper-table2", "gsa-paper-table3", "gsa-paper-
 def values_for_cell(
     method: str, dataset: str, memory: int, metric: str = "accuracy"
 ) -> list[PublishedValue]:
-    """Every figure for one cell, the paper's own first."""
+    """Returns the values of all sources for one cell, the paper's own first."""
     return _by_cell().get((method, dataset, memory, metric), [])
 
 
 def published_beside(row: Row) -> tuple[str, str]:
-    """Returns the published figures for a row of ours, each with its source, and why to doubt them;
-    nothing unless it learned the paper's data and stream with the method's common settings."""
+    """Returns the published values for a row of ours, with their sources, and the doubts.
+
+    Both are empty unless the row learned the paper's stream with the method's common settings.
+    """
     alike = all(follows_paper(run) and not learning_variant(run) for run in row.results)
-    found = values_for_cell(row.method, row.first.dataset_identity, row.memory) if alike else []
-    return with_sources(found), "; ".join(figure.doubt for figure in found if figure.doubt)
+    values = values_for_cell(row.method, row.first.dataset_identity, row.memory) if alike else []
+    return with_sources(values), "; ".join(value.doubt for value in values if value.doubt)
 
 
-def with_sources(found: Sequence[PublishedValue]) -> str:
-    """Returns figures as printed, each with its source."""
-    return "; ".join(f"{figure} ({figure.source})" for figure in found)
+def with_sources(values: Sequence[PublishedValue]) -> str:
+    """Returns the values as printed, each with its source."""
+    return "; ".join(f"{value} ({value.source})" for value in values)
 
 
 @cache
 def _by_cell() -> dict[tuple[str, str, int, str], list[PublishedValue]]:
-    found: dict[tuple[str, str, int, str], list[PublishedValue]] = {}
-    for one in published_values():
-        found.setdefault((one.method, one.dataset, one.memory, one.metric), []).append(one)
-    return found
+    by_cell: dict[tuple[str, str, int, str], list[PublishedValue]] = {}
+    for value in published_values():
+        cell = (value.method, value.dataset, value.memory, value.metric)
+        by_cell.setdefault(cell, []).append(value)
+    return by_cell
 
 
 def _doubts() -> dict[tuple[str, str], str]:
     content = tomllib.loads(_text("doubtful.toml"))
-    return {(one["metric"], cell): one["why"] for one in content["doubt"] for cell in one["cells"]}
+    return {
+        (doubt["metric"], cell): doubt["why"]
+        for doubt in content["doubt"]
+        for cell in doubt["cells"]
+    }
 
 
 def _text(name: str) -> str:

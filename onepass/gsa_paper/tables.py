@@ -1,11 +1,11 @@
-"""The paper's own tables, in its order of rows and columns: ours beside what it prints.
+"""The paper's tables, in its order of rows and columns, with our figures beside the printed ones.
 
-    table1  accuracy, and table2  forgetting: methods by datasets and sizes of memory
-    table3  accuracy of gsa with parts of it taken away
+    table1  accuracy of the methods, by dataset and size of the memory
+    table2  forgetting, likewise
+    table3  accuracy of gsa without some of its pieces
 
-A run belongs there if it learned the paper's stream (`follows_paper`) with a method's common
-settings; where it ran and how often it was scored makes no difference. Of several runs of one seed
-the first counts. What was not run is shown as missing.
+A run counts if it learned the paper's stream (`follows_paper`) with a method's common settings,
+wherever it ran and however often it was scored. If a seed has several runs, the first counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from onepass.runs.spec import PRESETS
 LAYOUTS = ("table1", "table2", "table3")
 METRICS = {"table1": "accuracy", "table2": "forgetting", "table3": "accuracy"}
 MISSING = "-"
-# The rows of Table 3, as `--set` has them.
+# The columns of Table 3, as settings of gsa.
 ABLATIONS = {
     "gsa:no-new-loss": "without=new",
     "gsa:no-previous-loss": "without=previous",
@@ -38,9 +38,9 @@ ABLATIONS = {
     "gsa:no-balanced-sampling": "sampling=random",
     "gsa:no-cl-imbalance": "weights=none",
 }
-# The paper's words for the last one can be read in another way too: simple cross-entropy.
+# The paper's words for the last one may also mean simple cross-entropy.
 OTHER_READING = "rivals=all weights=none"
-Key = tuple[str, str]  # a method and the words of its variant
+Key = tuple[str, str]  # a method and the text of its variant
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,13 @@ class Cells:
 
     @classmethod
     def of(cls, results: Sequence[Result], metric: str) -> Cells:
+        """Groups the results that follow the paper; `metric` is accuracy or forgetting."""
         first: dict[tuple[object, ...], Result] = {}
-        for one in filter(follows_paper, results):
-            settings = {**one.settings, "precision": one.precision}
-            result = replace(one, variant=learning_variant(one), settings=settings)
-            what = (result.method, result.revision, str(result.variant))
-            key = (*what, result.dataset_identity, result.memory, result.seed)
+        for run in filter(follows_paper, results):
+            settings = {**run.settings, "precision": run.precision}
+            result = replace(run, variant=learning_variant(run), settings=settings)
+            learner = (result.method, result.revision, str(result.variant))
+            key = (*learner, result.dataset_identity, result.memory, result.seed)
             first.setdefault(key, result)
         rows = {
             (row.method, str(row.variant), row.first.dataset_identity, row.memory): row
@@ -66,7 +67,7 @@ class Cells:
         return cls(metric, rows)
 
     def get(self, key: Key, dataset: str, memory: int) -> Row | None:
-        """A method that keeps nothing has one row for every memory."""
+        """Returns the row of a cell; a method without a memory has one row for every size."""
         return self.rows.get((*key, dataset, memory)) or self.rows.get((*key, dataset, 0))
 
     def spread(self, key: Key, dataset: str, memory: int) -> Spread | None:
@@ -76,12 +77,12 @@ class Cells:
         return row.over(self.metric)
 
     def shown(self, key: Key, dataset: str, memory: int) -> str:
-        """Mean, deviation, and over how many seeds."""
+        """Returns mean, deviation and number of seeds, as the table shows them."""
         spread = self.spread(key, dataset, memory)
         return f"{spread} ({spread.n})" if spread else MISSING
 
     def numbers(self, key: Key, dataset: str, memory: int) -> list[str]:
-        """The same, for programs."""
+        """Returns mean, deviation, number of seeds and precision, for programs."""
         row, spread = self.get(key, dataset, memory), self.spread(key, dataset, memory)
         if row is None or spread is None:
             return [""] * 4
@@ -89,7 +90,7 @@ class Cells:
         return [f"{spread.mean:.4f}", deviation, str(spread.n), row.precision]
 
     def p_value(self, key: Key, other: Key, dataset: str, memory: int) -> str:
-        """Of what the table shows, over the seeds that both have."""
+        """Returns the p-value of a paired t-test of the metric, over the seeds that both have."""
         ours, theirs = self.get(key, dataset, memory), self.get(other, dataset, memory)
         if key == other or ours is None or theirs is None:
             return MISSING
@@ -106,8 +107,10 @@ def paper_tables(
     datasets: Sequence[str] = (),
     against: str | None = None,
 ) -> list[Table]:
-    """One of the paper's tables: a part for each of its datasets, or for those that are asked for.
-    `against`: a method that every other one is tested against, over shared seeds."""
+    """Returns one of the paper's tables, as one table for each of its datasets or of `datasets`.
+
+    With `against`, every method is tested against that one over the seeds they share.
+    """
     cells = Cells.of(results, METRICS[name])
     printed = printed_values(name, datasets)
     if name == "table3":
@@ -117,30 +120,32 @@ def paper_tables(
     ran = {method for method, *_ in cells.rows}
     if against and against not in ran:
         raise UnknownNameError("method to compare with", against, ran)
-    parts = list(dict.fromkeys(one.dataset for one in printed))
+    names = list(dict.fromkeys(value.dataset for value in printed))
     return [
-        _methods(cells, [one for one in printed if one.dataset == part], against) for part in parts
+        _methods(cells, [value for value in printed if value.dataset == dataset], against)
+        for dataset in names
     ]
 
 
 def printed_values(name: str, datasets: Sequence[str]) -> list[PublishedValue]:
-    """What the paper prints there, in its order."""
-    printed = [one for one in published.published_values() if one.source == f"gsa-paper-{name}"]
-    known = dict.fromkeys(one.dataset for one in printed)
+    """Returns the values of one of the paper's tables, in its order."""
+    source = f"gsa-paper-{name}"
+    printed = [value for value in published.published_values() if value.source == source]
+    known = dict.fromkeys(value.dataset for value in printed)
     for dataset in datasets:
         if dataset not in known:
             raise UnknownNameError(f"dataset of {name}", dataset, known)
-    return [one for one in printed if not datasets or one.dataset in datasets]
+    return [value for value in printed if not datasets or value.dataset in datasets]
 
 
 # ---- tables 1 and 2
 
 
 def _methods(cells: Cells, printed: Sequence[PublishedValue], against: str | None) -> Table:
-    """Of one dataset: the paper's methods, then those of ours that it does not have."""
+    """Returns the table of one dataset: the paper's methods, then our further ones."""
     dataset = printed[0].dataset
-    memories = list(dict.fromkeys(one.memory for one in printed))
-    own: list[Key] = [(method, "") for method in dict.fromkeys(one.method for one in printed)]
+    memories = list(dict.fromkeys(value.memory for value in printed))
+    own: list[Key] = [(method, "") for method in dict.fromkeys(value.method for value in printed)]
     more = _further_keys(cells, dataset, memories, own)
     keys, letters = [*own, *more], NoteLetters()
     names = ["ours", "published", *(["p (t-test)"] if against else [])]
@@ -159,7 +164,7 @@ def _methods(cells: Cells, printed: Sequence[PublishedValue], against: str | Non
         [list(row) for row in zip(shown, *columns, strict=True)],
         groups=["", *(f"M={memory}" for memory in memories for _ in names)],
         title=f"{dataset}, {CATALOGUE[dataset].tasks} tasks: {cells.metric}",
-        parts=[len(own)] if more else [],
+        rules=[len(own)] if more else [],
         notes=[
             *letters.notes,
             *_notes(cells, printed),
@@ -172,7 +177,7 @@ def _methods(cells: Cells, printed: Sequence[PublishedValue], against: str | Non
 def _further_keys(
     cells: Cells, dataset: str, memories: Sequence[int], own: Sequence[Key]
 ) -> list[Key]:
-    """Other methods, and presets, that were run on this dataset or have a figure for it."""
+    """Returns other methods and presets that have a run or a published value on this dataset."""
     ran = [method for method, *_ in cells.rows]
     known = dict.fromkeys([*registry.METHODS.names(), *ran])
     keys: list[Key] = [(method, preset) for method in known for preset in ("", *PRESETS)]
@@ -188,38 +193,40 @@ def _further_keys(
 
 
 def _published_value(key: Key, dataset: str, memory: int, metric: str) -> PublishedValue | None:
-    """The paper's figure; of a method that it does not have, that of its own paper. Nothing was
-    published for our presets."""
+    """Returns the GSA paper's value, or that of the method's own paper; None for our presets."""
     method, preset = key
-    found = published.values_for_cell(method, dataset, memory, metric)
-    return found[0] if found and not preset else None
+    values = published.values_for_cell(method, dataset, memory, metric)
+    return values[0] if values and not preset else None
 
 
 def _published_cell(key: Key, dataset: str, memory: int, metric: str, letters: NoteLetters) -> str:
-    figure = _published_value(key, dataset, memory, metric)
-    if figure is None:
+    value = _published_value(key, dataset, memory, metric)
+    if value is None:
         return MISSING
-    return Cell(str(figure), note=letters[figure.doubt] if figure.doubt else "")
+    return Cell(str(value), note=letters[value.doubt] if value.doubt else "")
 
 
 def _notes(cells: Cells, printed: Sequence[PublishedValue]) -> list[tuple[str, str]]:
-    found = [cells.shown(_key_of(one), one.dataset, one.memory) != MISSING for one in printed]
-    runs = ", ".join(dict.fromkeys(one.runs for one in printed))
+    done = [
+        cells.shown(_key_of(value), value.dataset, value.memory) != MISSING for value in printed
+    ]
+    runs = ", ".join(dict.fromkeys(value.runs for value in printed))
     how = (
-        "Ours: mean ± standard deviation over seeds (how many), with the settings that all methods "
-        f"share, or a preset's. Published: {runs} runs, by the GSA paper; of OCM, by its own."
+        "Ours: mean ± standard deviation (number of seeds), with the settings that all methods "
+        f"share, or with a preset. Published: {runs} runs, from the GSA paper; OCM's from its own "
+        "paper."
     )
     return [
         ("", how),
-        ("", f"{sum(found)} of the paper's {len(found)} cells were run; {MISSING} is missing."),
+        ("", f"We ran {sum(done)} of the paper's {len(done)} cells; {MISSING} marks the others."),
     ]
 
 
 def _notes_on_precisions(
     cells: Cells, keys: Sequence[Key], where: Iterable[tuple[str, int]]
 ) -> list[tuple[str, str]]:
-    """Says which means are over seeds of more than one precision."""
-    rows = [(key, cells.get(key, *place)) for place in where for key in keys]
+    """Returns a note if the seeds of a mean were computed in different precisions."""
+    rows = [(key, cells.get(key, *cell)) for cell in where for key in keys]
     mixed = {
         printable(f"{' '.join(key).rstrip()} (M={row.memory}, {row.precision})"): None
         for key, row in rows
@@ -238,15 +245,15 @@ def _notes_on_tests(against: str) -> list[tuple[str, str]]:
 
 
 def _ablations(cells: Cells, printed: Sequence[PublishedValue]) -> Table:
-    names = list(dict.fromkeys(one.method for one in printed))
+    names = list(dict.fromkeys(value.method for value in printed))
     keys: list[Key] = [
         ("gsa", variant)
-        for variant in ("", *(ABLATIONS.get(one, one) for one in names), OTHER_READING)
+        for variant in ("", *(ABLATIONS.get(name, name) for name in names), OTHER_READING)
     ]
     theirs: list[Key] = [(name, "") for name in ("gsa", *names, "gsa:no-cl-imbalance")]
     body, letters = [], NoteLetters()
-    places = list(dict.fromkeys((one.dataset, one.memory) for one in printed))
-    for dataset, memory in places:
+    settings = list(dict.fromkeys((value.dataset, value.memory) for value in printed))
+    for dataset, memory in settings:
         rows = {
             "ours": [cells.shown(key, dataset, memory) for key in keys],
             "p (t-test)": [cells.p_value(key, keys[0], dataset, memory) for key in keys],
@@ -255,16 +262,16 @@ def _ablations(cells: Cells, printed: Sequence[PublishedValue]) -> Table:
             ],
         }
         body += [[dataset, str(memory), name, *row] for name, row in rows.items()]
-    taken = [name.partition(":")[2].replace("-", " ") for name in names]
+    removed = [name.partition(":")[2].replace("-", " ") for name in names]
     return Table(
-        ["dataset", "memory", "", "gsa", *taken, "the same, simple cross-entropy"],
+        ["dataset", "memory", "", "gsa", *removed, "the same, simple cross-entropy"],
         body,
-        title="gsa without parts of it: accuracy",
+        title="ablations of gsa: accuracy",
         notes=[
             *letters.notes,
             *_notes_on_tests("all of gsa"),
             *_notes(cells, printed),
-            *_notes_on_precisions(cells, keys, places),
+            *_notes_on_precisions(cells, keys, settings),
         ],
     )
 
@@ -273,18 +280,18 @@ def _ablations(cells: Cells, printed: Sequence[PublishedValue]) -> Table:
 
 
 def long_table(name: str, results: Sequence[Result], *, datasets: Sequence[str] = ()) -> Table:
-    """The same as one long table: a line for each cell, numbers in columns of their own."""
+    """Returns a paper's table in long form: a row for each cell, a column for each number."""
     cells = Cells.of(results, METRICS[name])
     printed = printed_values(name, datasets)
-    lines: list[tuple[Key, str, int, PublishedValue | None]] = [
-        (_key_of(one), one.dataset, one.memory, one) for one in printed
+    rows: list[tuple[Key, str, int, PublishedValue | None]] = [
+        (_key_of(value), value.dataset, value.memory, value) for value in printed
     ]
-    own = list(dict.fromkeys(key for key, *_ in lines))
-    for dataset, memory in dict.fromkeys((one.dataset, one.memory) for one in printed):
-        # of parts of gsa: the whole, which they are compared with, and the other reading of one
-        beside: list[Key] = [("gsa", ""), ("gsa", OTHER_READING)]
-        for key in beside if name == "table3" else _further_keys(cells, dataset, [memory], own):
-            lines.append(
+    own = list(dict.fromkeys(key for key, *_ in rows))
+    for dataset, memory in dict.fromkeys((value.dataset, value.memory) for value in printed):
+        # table3 also needs all of gsa, the reference, and the other reading of an ablation
+        references: list[Key] = [("gsa", ""), ("gsa", OTHER_READING)]
+        for key in references if name == "table3" else _further_keys(cells, dataset, [memory], own):
+            rows.append(
                 (key, dataset, memory, _published_value(key, dataset, memory, cells.metric))
             )
     body = [
@@ -293,22 +300,22 @@ def long_table(name: str, results: Sequence[Result], *, datasets: Sequence[str] 
             dataset,
             str(memory),
             *cells.numbers(key, dataset, memory),
-            *_published_fields(one),
+            *_published_fields(value),
         ]
-        for key, dataset, memory, one in lines
+        for key, dataset, memory, value in rows
     ]
     measured = [cells.metric, f"{cells.metric} sd", "n", "precision"]
     theirs = ["published", "published sd", "published n", "source", "doubt"]
     return Table(["method", "variant", "dataset", "memory", *measured, *theirs], body)
 
 
-def _key_of(figure: PublishedValue) -> Key:
-    if figure.method in ABLATIONS:
-        return "gsa", ABLATIONS[figure.method]
-    return figure.method, ""
+def _key_of(value: PublishedValue) -> Key:
+    if value.method in ABLATIONS:
+        return "gsa", ABLATIONS[value.method]
+    return value.method, ""
 
 
-def _published_fields(figure: PublishedValue | None) -> list[str]:
-    if figure is None:
+def _published_fields(value: PublishedValue | None) -> list[str]:
+    if value is None:
         return [""] * 5
-    return [figure.value, figure.deviation, figure.runs, figure.source, figure.doubt]
+    return [value.value, value.deviation, value.runs, value.source, value.doubt]

@@ -263,14 +263,14 @@ class Learner(ABC):
         pieces = self.views.cut(logits, sizes)
         # views are cut on demand, because cutting copies mirrored ones
         outputs = [
-            self.trainer.output(pieces[place], batch, partial(self._piece, views, sizes, place))
-            for place, batch in enumerate(batches)
+            self.trainer.output(pieces[index], batch, partial(self._piece, views, sizes, index))
+            for index, batch in enumerate(batches)
         ]
         self.trainer.record_forward(outputs, batches)
         return Outputs(outputs, logits if self.views.per_sample == 1 else None)
 
-    def _piece(self, views: Tensor, sizes: list[int], place: int) -> Tensor:
-        return self.views.cut(views, sizes)[place]
+    def _piece(self, views: Tensor, sizes: list[int], index: int) -> Tensor:
+        return self.views.cut(views, sizes)[index]
 
     def _forward_apart(self, x: Tensor, batches: Sequence[Samples]) -> Outputs:
         sizes = [len(batch.y) for batch in batches]

@@ -128,7 +128,7 @@ class WeightAverage(NetworkCopy):
     network changes less and less, but at most 1000, because classes keep arriving.
     rate_t = max(4 / (4 + s), 1 / 1000) for `arrivals`, where s counts steps since a class arrived.
     It spans the last s / 4 steps, so that it learns new classes soon.
-    results/averages-cifar100.md and results/best.md compare the rules.
+    results/archive/averages-cifar100.md and results/best.md compare the rules.
 
     BatchNorm statistics are averaged like weights. Other buffers are copied from the network,
     because their meaning is unknown: a mask of infinities has no mean.
@@ -203,6 +203,7 @@ class _TensorPairs:
     once, because the search takes about as long as a step of a small network."""
 
     def __init__(self, copied: Classifier, network: Classifier) -> None:
+        # frozen weights never change, so a copy made once stays right
         weights = zip(copied.parameters(), network.parameters(), strict=True)
         self.weights = [pair for pair in weights if pair[1].requires_grad]
         modules = zip(copied.modules(), network.modules(), strict=True)

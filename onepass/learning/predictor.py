@@ -45,6 +45,7 @@ class Predictor:
         samples = inputs.as_samples(x)
         inputs.expect_samples(samples, self.shape, self.dtype)
         scores = self._scores(samples)
+        # blame the samples only if an all-zero sample scores well, else the network diverged
         if not _all_valid(scores) and _all_valid(self._scores(torch.zeros_like(samples[:1]))):
             raise InputError("x holds values that are too large: their scores are not finite")
         return scores

@@ -17,7 +17,7 @@ from onepass.nets import has_training_norms, recalibrated_copy
 
 NORMALISED_BY = 1000  # samples; results/norms.md has the experiments behind these numbers
 NEW_ODDS = 2  # samples of the newest classes per sample of the others,
-MOST = 18  # but at most so many times the others' samples per class
+MOST = 18  # but no newest class counts more than 18 times as much as another class
 
 
 @dataclass(kw_only=True, eq=False)

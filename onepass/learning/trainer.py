@@ -150,9 +150,7 @@ class Trainer:
             settings.weight_decay,
             rows=self.model.head.trainable,
         )
-        generators = dict.fromkeys(
-            self.rngs.values()
-        )  # each once, though one may serve two purposes
+        generators = dict.fromkeys(self.rngs.values())  # one may serve two purposes: list it once
         capturable = capturable and can_be_captured(settings.augment)
         self._engine = execution.make_engine(
             settings.engine, capturable, self.torch_device, generators
@@ -162,10 +160,10 @@ class Trainer:
         self.side_stream = SideStream()
         # calls that add a batch to a memory, each with the tensors that it reads
         self._pending: list[tuple[Callable[[], None], tuple[Tensor, ...]]] = []
-        self.first_repeat = self.last_repeat = (
-            True  # whether the step is the first, the last on its batch
-        )
+        # whether the current step is the first, the last of the repeats on its batch
+        self.first_repeat = self.last_repeat = True
         self.unfinished = False  # whether a change that cannot be undone has begun and not ended
+        # generators that a step may advance; `initialisation` draws only when the head grows
         self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
         self._statistics = [
             (module, name)
@@ -285,7 +283,7 @@ class Trainer:
                     done = self.run_once(step, x, y)
             except BaseException:
                 self._pending.clear()
-                self.side_stream.forget()
+                self.side_stream.drop()
                 if before is not None and not self.unfinished:
                     self._undo(before)
                 raise
@@ -392,6 +390,7 @@ class Trainer:
         update. The head keeps its new capacity."""
         self.make_room(end)
         head = self.model.head
+        # the tensors by row of the head that assigning classes changes in place
         states = [self.optimizer.state.get(parameter, {}) for parameter in head.trainable]
         rows = [head.free, *(value for state in states for value in state.values() if value.ndim)]
         before = [tensor.clone() for tensor in rows]

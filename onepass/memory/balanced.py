@@ -48,6 +48,7 @@ class BalancedMemory(Store):
         )
         samples = zip(torch.split(y, 1), torch.split(uniform, 1), strict=True)
         slots = torch.cat([self._choose_slot(*sample) for sample in samples])
+        # only the last write to a slot counts: a device may order duplicate writes either way
         overwritten = (slots.unsqueeze(1) == slots).triu(diagonal=1).any(dim=1)
         self.write(slots.masked_fill(overwritten, self.capacity), x, y, **fields)
 

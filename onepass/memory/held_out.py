@@ -37,6 +37,7 @@ class HeldOutSet(Store):
     def fitting(self, y: Tensor, candidate: Tensor) -> Tensor:
         """Returns a mask (b) of the candidates that the shares of their classes admit."""
         held = (self.y[:-1] == y.unsqueeze(1)) & self._taken()  # (b, capacity)
+        # (b, b): the other candidates of a sample's class in this batch
         same = (y.unsqueeze(1) == y) & candidate
         earlier = same.tril(diagonal=-1).sum(dim=1)  # earlier candidates of its class
         return candidate & (held.sum(dim=1) + earlier < self._share)

@@ -21,13 +21,13 @@ OLD, NEW = 0, 1
 Shares = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
-    """Returns N_new: places |N| / |seen|, rounded (halves up), and at least 1 if a class is new.
+def share_of_new(size: int, new: Tensor, seen: Tensor) -> Tensor:
+    """Returns N_new: size |N| / |seen|, rounded (halves up), and at least 1 if a class is new.
 
     >>> [int(share_of_new(20, torch.tensor(10), torch.tensor(10 * t))) for t in (1, 2, 3, 8)]
     [20, 10, 7, 3]
     """
-    return ((2 * places * new + seen) // (2 * seen)).clamp(min=1) * (new > 0)
+    return ((2 * size * new + seen) // (2 * seen)).clamp(min=1) * (new > 0)
 
 
 def proportional_shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,6 +77,7 @@ class CandidateQueues:
     def take(self, plan: MixPlan) -> Samples:
         """Returns the samples of a plan. Past the end of its queue a group repeats it with weight
         0. A group with an empty queue repeats both queues instead."""
+        # `before`: genuine samples ahead of the group's queue; `cycle`: the length to wrap ranks at
         some, ends = self.length > 0, self._counts.view(2, -1)[:, -1]
         cycle = torch.where(some, self.length, ends[1])
         before = (ends - self.length) * some
@@ -125,8 +126,8 @@ class MixedReservoir(Reservoir):
         self._new = new
         n_old, n_new = self.shares(self.size_of_mix, new.sum(), seen.sum().clamp(min=1))
         now = plan_old_then_new(n_old, n_new, self.size_of_mix)
-        for held, value in zip(self._plan, now, strict=True):
-            held.copy_(value)  # in place, because a captured step reads these tensors
+        for column, value in zip(self._plan, now, strict=True):
+            column.copy_(value)  # in place, because a captured step reads these tensors
 
     def mixed(self, stream: Samples) -> Samples:
         """Returns X^mix, the mixed batch."""

@@ -23,8 +23,8 @@ class RoundRobin(FillFirst):
             labels + uniform[0]
         )  # class + uniform number: sorting groups the classes and shuffles each
         by_class, order = by_class.masked_fill(free, torch.inf).sort()
-        place = torch.arange(self.capacity, device=self.y.device)
-        rank = place - torch.searchsorted(by_class, by_class.floor())  # within its class
+        position = torch.arange(self.capacity, device=self.y.device)
+        rank = position - torch.searchsorted(by_class, by_class.floor())  # within its class
         turn = (rank + uniform[1].to(by_class.dtype)).masked_fill(by_class == torch.inf, torch.inf)
         return order.index_select(0, turn.topk(count, largest=False).indices)
 

@@ -159,7 +159,7 @@ class Store(StatefulPart, ABC):
         for column in self._columns.values():
             staying = column.index_select(0, stays)
             column.zero_()
-            column[: len(stays)] = staying  # in place, where a captured step reads it
+            column[: len(stays)] = staying  # in place, because a captured step reads it
         self.size.fill_(len(stays))
 
     def empty_state(self) -> dict[str, Any]:

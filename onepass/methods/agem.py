@@ -98,12 +98,12 @@ class AGEM(Replay):
     }
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                       (b)
+        stream = Samples.of(x, y)  # X^new                               (b)
         (stream_out,) = self.forward(stream)  # logits                (b, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)
         g = self.trainer.gradients(stream_loss)
 
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf       (r)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf  (r)
         (replay_out,) = self.forward(replay)  # logits                (r, C)
         replay_loss = cross_entropy(replay_out, among=self.seen)  # 0 if the memory is empty
         r = zero_frozen_rows(self.model, self.trainer.gradients(replay_loss))

@@ -24,8 +24,8 @@ All of it would be replayed and nothing chosen. Here the pool has a fixed size, 
 the classes: n_s = `pool` / stored classes, and `pool` is at least `replay`. The two disjoint draws
 take 2 `pool` samples. In a smaller memory each takes half of it. There are still at least `replay`
 candidates for replay if the memory has them. Below 2 `replay` samples the choice is only class
-balance. In the update E must not outnumber the stored candidates: a stored sample's value is about
-the ratio of the two, a newcomer's at most about 1, so new classes would never enter.
+balance. In the update E must not outnumber the stored candidates, or new classes would never enter.
+A stored sample's value is about the ratio of the two numbers, a newcomer's at most about 1.
 
 Decisions: while a slot is free the method is `er` with one mean. If a batch fills the memory, its
 remaining samples go through the update. Features are computed from plain images in evaluation mode;
@@ -67,10 +67,10 @@ def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:
     >>> knn_shapley(torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[True, False, True]]), k=1)
     tensor([[ 0.8333, -0.1667,  0.3333]])
     """
-    order = distance.argsort(dim=1, stable=True)  # nearest first              (j, n)
-    ordered = F.pad(match.gather(1, order).float(), (0, 1))  # e_m, and e_{n+1} = 0   (j, n + 1)
+    order = distance.argsort(dim=1, stable=True)  # nearest first                        (j, n)
+    ordered = F.pad(match.gather(1, order).float(), (0, 1))  # e_m, and e_{n+1} = 0  (j, n + 1)
     rank = torch.arange(1, distance.shape[1] + 1, device=distance.device)  # m
-    # s(m) - s(m + 1)                                                            (j, n)
+    # s(m) - s(m + 1)                                                                    (j, n)
     steps = -ordered.diff(dim=1) * (rank.clamp(max=k) / (k * rank))
     # cumulative sum from the far end: torch.cumsum is not deterministic on a GPU
     values = steps @ (rank.unsqueeze(1) >= rank).float()
@@ -187,9 +187,9 @@ class ASER(Replay):
         return ImageCount(trained=0, scored=2 * self.half + batch)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                   (b)
-        replay = self.retrieve(stream)  # X^buf                                   (r)
-        (both_out,) = self.forward(stream.then(replay))  # logits             (b + r, C)
+        stream = Samples.of(x, y)  # X^new                                (b)
+        replay = self.retrieve(stream)  # X^buf                           (r)
+        (both_out,) = self.forward(stream.then(replay))  # logits  (b + r, C)
         loss = cross_entropy(both_out, among=self.seen)  # one mean over both
         self.descend(loss)
         if self.trainer.last_repeat:
@@ -202,8 +202,8 @@ class ASER(Replay):
         total = min(self.eligible + self.half, self.memory)
         slots = self.store.round_robin_slots(total)  # C, then E
         candidates, evaluation, new = self.embed(slots, self.eligible, stream)
-        helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # E_{j in E}    (C)
-        intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # E_{j in X^new}    (C)
+        helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # E_{j in E}  (C)
+        intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # E_{j in X^new}  (C)
         count = min(self.replay, len(helps))
         best = slots.index_select(0, (helps - intrudes).topk(count).indices)
 
@@ -220,15 +220,15 @@ class ASER(Replay):
         number = torch.arange(len(stream.y), device=self.trainer.torch_device)
         waits = self.store.size + number >= self.memory  # no slot is free for it          (b)
         self.store.add(stream.x, stream.y)
-        judges = self.store.round_robin_slots(self.half)  # E                         (h)
+        judges = self.store.round_robin_slots(self.half)  # E                              (h)
         slots = self.store.other_slots(self.half, judges)  # the memory's candidates       (h)
         evaluation, stored, new = self.embed(torch.cat([judges, slots]), self.half, stream)
         candidates = stored.then(new._replace(weight=waits.float()))
-        values = shapley(evaluation.then(new), candidates, self.neighbours)  #    (h + b, h + b)
+        values = shapley(evaluation.then(new), candidates, self.neighbours)  #  (h + b, h + b)
         # a stream sample belongs to E only if it found no slot and its class is rare in the memory
         in_e = F.pad((waits & self.is_rare(stream.y)).float(), (self.half, 0), value=1.0)
-        value = (in_e @ values).masked_fill(candidates.weight == 0, -torch.inf)  #   (h + b)
-        victim = replacements(value, stored=self.half)  #                             (b)
+        value = (in_e @ values).masked_fill(candidates.weight == 0, -torch.inf)  #     (h + b)
+        victim = replacements(value, stored=self.half)  #                                  (b)
         # the scratch row takes the newcomers that replace nothing
         taken = F.pad(slots, (0, 1), value=self.memory).index_select(0, victim)
         self.store.write(taken, stream.x, stream.y)

@@ -206,9 +206,9 @@ class BiC(Replay):
         )
     }
     traits: ClassVar[Traits] = Traits(
-        unsupported={"norms": "logits are corrected as they are by the running statistics"},
+        unsupported={"norms": "the correction is fitted to logits under the running statistics"},
         exempt={
-            "devices_agree": "what is held out is drawn by the device's own generator",
+            "devices_agree": "held-out samples are drawn by the device's own generator",
         },
     )
 
@@ -222,7 +222,7 @@ class BiC(Replay):
         super().build(shape, dtype)
         slots = self.memory - self.store.capacity
         self.held_out = HeldOutSet(slots, shape, dtype, self.trainer.rngs["draws"])
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
         self.correction = LogitCorrection(len(self.seen), self.trainer.torch_device)
 
     def make_store(
@@ -243,10 +243,10 @@ class BiC(Replay):
                 len(y), generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
             )
             self._held = self.held_out.fitting(y, lots < self.validation)
-        held = self._held  # samples of V, not of X                                          (b)
+        held = self._held  # samples of V, not of X                       (b)
         stream = Samples.of(x, y)._replace(weight=(~held).float())
-        replay = self.store.draw(self.replay, fallback=stream)  #                           (r)
-        (both_out,) = self.forward(stream.then(replay))  # o of X                      (b + r, C)
+        replay = self.store.draw(self.replay, fallback=stream)  #         (r)
+        (both_out,) = self.forward(stream.then(replay))  # o of X  (b + r, C)
         taught = self.previous(both_out.views)
         taught = self.correction.taught_factor * taught + self.correction.taught_shift  # o'
 

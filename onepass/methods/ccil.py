@@ -137,7 +137,7 @@ class CCIL(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
         self.rate = LearningRate(self.trainer, self.lr, self.lr * self.later_rate)
 
     def make_store(
@@ -155,9 +155,9 @@ class CCIL(Replay):
         return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^ex                (r)
-        stream_out, replay_out = self.forward(stream, replay, apart=True)  # o       (b, C) (r, C)
+        stream = Samples.of(x, y)  # X^new                                                    (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^ex                        (r)
+        stream_out, replay_out = self.forward(stream, replay, apart=True)  # o      (b, C) (r, C)
         taught = self.previous(torch.cat([stream_out.views, replay_out.views]))  # o'  (b + r, C)
         stream_taught, replay_taught = torch.split(taught, [len(stream_out.y), len(replay_out.y)])
 

@@ -27,15 +27,15 @@ Predictions come from a linear classifier of u = h / |h| that is fitted to the m
 Decisions: how the GSA authors made the method online is not known, so these are ours.
 
 - The classifier is fitted anew for every state that is scored, so the learner can predict at any
-  time. The authors fit it once, at the end, to the memory and all data of the last task, by 100
-  epochs of SGD that stop before the minimum. That data is gone here.
+  time. The authors fit it once, at the end, by 100 epochs of SGD that stop before the minimum. They
+  use the memory and all data of the last task, which are gone here.
 - The fit runs L-BFGS to the minimum, on features that are computed once, without augmentation. It
   has no randomness, and how far it gets does not depend on the number of samples. A small ridge
   keeps the minimum finite. Classes weigh the same, as in the authors' sampling. Features have unit
   length; theirs are not normalised.
-- Replay begins with the first stored sample and includes current classes. Their replayed samples
-  are anchors, like those of the stream. The memory is a reservoir; theirs is balanced at every
-  boundary.
+- Replay begins with the first stored sample and includes current classes. Replayed samples of
+  current classes are anchors, like those of the stream. The memory is a reservoir; theirs is
+  balanced at every boundary.
 - Both views of stream and replay share one joint forward pass, as in the authors' code. With
   `mirror`, mirror images are further views.
 - The head's linear rows are not used. They never train, `head` changes nothing, and the gradient
@@ -179,11 +179,11 @@ class Co2L(Replay):
     traits: ClassVar[Traits] = Traits(
         least_memory=1,
         unsupported={
-            "distil": "features are trained, and there are no logits",
-            "norms": "scores come from features of the memory by the running statistics",
+            "distil": "only features are trained, so there are no logits",
+            "norms": "scores come from features of the memory under the running statistics",
         },
         exempt={
-            "every_parameter_gets_a_gradient": "the head's rows take no part in loss or prediction",
+            "every_parameter_gets_a_gradient": "loss and prediction do not use the head's rows",
             "a_frozen_head_stays": "the head's rows never train, in the first task either",
         },
     )
@@ -215,7 +215,7 @@ class Co2L(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
 
     def cost(self, batch: int) -> ImageCount:
         images = VIEWS * (batch + self.replay) * self.views_per_sample
@@ -230,14 +230,14 @@ class Co2L(Replay):
         rows, weight = (part.repeat(times) for part in (samples.y, samples.weight))
         z = project_views(self.model, views)  # (times n, 128)
         with torch.no_grad():
-            held = project_views(self.previous.model, views)  # z'
+            z_previous = project_views(self.previous.model, views)  # z'
 
         anchors = self.new.index_select(0, rows).to(weight.dtype)
         share = (weight * anchors).sum() / weight.sum()  # anchors / all views
         contrast = supervised_contrastive(z, rows, weight, self.temperature, anchors)
         contrast = self.temperature / BASE_TEMPERATURE * share * contrast  # L_asym
         temperatures = self.relation_temperature, self.previous_temperature
-        relations = relation_distillation(z, held, weight, *temperatures)  # L_ird
+        relations = relation_distillation(z, z_previous, weight, *temperatures)  # L_ird
         relations = relations * self.previous.known.any()  # 0 in the first task
         loss = contrast + self.distillation * relations
 

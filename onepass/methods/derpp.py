@@ -147,15 +147,15 @@ class DERPP(Replay):
         return ImageCount(trained=(batch + 2 * self.replay) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        # slots of X^1 and X^2                                                        (2, r)
+        stream = Samples.of(x, y)  # X^new                                                    (b)
+        # slots of X^1 and X^2                                                             (2, r)
         slots, genuine = self.store.draw_independent_slots(2, self.replay)
         drawn = self.store.samples_at(slots.flatten(), genuine.flatten(), fallback=stream)
-        dark, replay = drawn.cut(self.replay, self.replay)  # X^1, X^2                (r) (r)
-        outputs = self.forward(stream, dark, replay, apart=True)  # logits          (b|r|r, C)
+        dark, replay = drawn.cut(self.replay, self.replay)  # X^1, X^2                    (r) (r)
+        outputs = self.forward(stream, dark, replay, apart=True)  # logits             (b|r|r, C)
         stream_out, dark_out, replay_out = outputs
 
-        stored = self.store.fields["logits"].index_select(0, slots[0])  # s(x)        (r, C)
+        stored = self.store.fields["logits"].index_select(0, slots[0])  # s(x)             (r, C)
         known = self.store.fields["known"].index_select(0, slots[0])  # classes known then (r)
         seen = self.seen.sum()
         views = dark_out.logits.view(-1, *stored.shape)  #                          (views, r, C)

@@ -10,11 +10,13 @@ batch. X^buf is a draw from the memory, current classes included:
 Departures: the softmax runs over the classes seen so far. Reference codes differ in two places that
 change results, so both are settings. `forwards` is one joint forward pass of stream and replay or
 two separate ones, which changes the statistics that BatchNorm sees. `loss` is the sum of two means
-or one mean: a new sample then weighs 1 : 1 or 10 : 64 against the replay. With `balanced`, the step
-trains one batch X^mix of this size in which every class has the same share, as in section 4 of
-GSA's paper ("dealing with data imbalance"). N_new = max(int(balanced |N| / |seen|), 1) samples come
-from the stream; its other samples are not trained. The rest are samples of old classes from the
-memory. Slots that the stream batch cannot fill stay empty.
+or one mean. Stream and replay then weigh 1 : 1 or 10 : 64.
+
+With `balanced`, the step trains one batch X^mix of this size. Every class has the same share of it,
+as in section 4 of GSA's paper ("dealing with data imbalance"). N_new = max(int(balanced |N| /
+|seen|), 1) samples come from the stream; its other samples are not trained. The rest are samples of
+old classes from the memory. Slots that the stream batch cannot fill stay empty.
+
 Cost: batch + replay images (or `balanced`, if set), forward and backward. Kept: raw samples and
 labels.
 """
@@ -114,15 +116,15 @@ class ER(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         if isinstance(self.store, MixedReservoir):
             return self._balanced_step(self.store, x, y)
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
+        stream = Samples.of(x, y)  # X^new                                                      (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf                         (r)
         outputs = self.forward(stream, replay, apart=self.forwards == "separate")  # (b, C) (r, C)
 
-        out = outputs.together  # logits of both                                      (b + r, C)
-        logits = out.logits + self.log_seen  # -inf for classes not seen yet
-        each = F.cross_entropy(logits, out.y, reduction="none")  # -log p_y           (b + r)
+        out = outputs.together  # logits of both                                         (b + r, C)
+        logits = out.logits + self.log_seen  # -inf for classes not seen yet             (b + r, C)
+        each = F.cross_entropy(logits, out.y, reduction="none")  # -log p_y                 (b + r)
         if self.loss == "sum":
-            # 1/b for stream samples, 1/r for replayed ones                          (b + r)
+            # 1/b for stream samples, 1/r for replayed ones                                 (b + r)
             shares = torch.cat([normalised_weights(batch.weight) for batch in outputs])
         else:
             shares = normalised_weights(out.weight)  # 1 / (b + r)
@@ -133,8 +135,8 @@ class ER(Replay):
         return Step.of(loss, *outputs)
 
     def _balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
-        mix = store.mixed(Samples.of(x, y))  # X^mix                             (m)
-        (mix_out,) = self.forward(mix)  # logits                                      (m, C)
+        mix = store.mixed(Samples.of(x, y))  # X^mix  (m)
+        (mix_out,) = self.forward(mix)  # logits   (m, C)
         loss = cross_entropy(mix_out, among=self.seen)
 
         self.keep(x, y)

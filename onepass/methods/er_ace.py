@@ -100,11 +100,11 @@ class ERACE(Replay):
         return cosine_head(features, rng)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
+        stream = Samples.of(x, y)  # X^new                                                     (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf                        (r)
         stream_out, replay_out = self.forward(stream, replay, apart=True)  # logits  (b, C) (r, C)
 
-        present = one_hot(y, len(self.seen)).any(dim=0)  # C(X^new), a mask   (C)
+        present = one_hot(y, len(self.seen)).any(dim=0)  # C(X^new), a mask                    (C)
         stream_loss = cross_entropy(stream_out, among=present)
         replay_loss = cross_entropy(replay_out, among=self.seen)
         loss = stream_loss + replay_loss

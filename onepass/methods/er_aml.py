@@ -14,8 +14,8 @@ In the first task, and while the memory is empty, the first term is E_{X^new} -l
 
 Decisions where the authors' code (pclucas14/AML) has two modes:
 
-- Plain cross-entropy lasts for the first task, as in their runs with task ids. Without task ids it
-  ends with the first stored sample. Here boundaries may be given or inferred.
+- Plain cross-entropy lasts for the first task, as in their runs with task ids. In their runs
+  without task ids it ends with the first stored sample. Here boundaries may be given or inferred.
 - Negatives come from the classes of the batch, and replay begins with the first stored sample. Both
   are as in their runs without task ids.
 - A sample that lacks a positive or a negative is left out of the first term, and so is its other
@@ -59,14 +59,14 @@ def draw_partners(
 
     Returns their indices in the pool, (2, b), and a mask (b) of the labels that have both. A label
     without a partner gets its own index. `there` (p) masks the pool's entries that may be drawn."""
-    # the pool begins with the batch: its entry i is sample i                    (b, p)
+    # the pool begins with the batch: its entry i is sample i     (b, p)
     own = torch.eye(len(y), len(pool), dtype=torch.bool, device=y.device)
     same = y.unsqueeze(1) == pool
-    in_batch = same.any(dim=0)  # entries whose class the batch has                 (p)
-    # positives, negatives                                                    (2, b, p)
+    in_batch = same.any(dim=0)  # entries whose class the batch has  (p)
+    # positives, negatives                                     (2, b, p)
     valid = torch.stack([same & ~own, ~same & in_batch]) & there
     counts = valid.int().cumsum(dim=2)
-    total = counts[..., -1:]  # number of valid entries                          (2, b, 1)
+    total = counts[..., -1:]  # number of valid entries        (2, b, 1)
     uniform = torch.rand(total.shape, generator=rng, device=y.device, dtype=widest_float(y.device))
     # the k-th valid entry, for a random k: the first whose running count reaches k
     drawn = torch.searchsorted(counts, (uniform * total).long() + 1)
@@ -157,10 +157,10 @@ class ERAML(Replay):
         """Returns a positive for each stream sample, then a negative for each, (2 b); weight 0
         where one is missing."""
         held = torch.arange(self.memory + 1, device=self.trainer.torch_device) < self.store.size
-        pool = torch.cat([stream.y, self.store.y])  # labels of batch and memory      (b + M + 1)
+        pool = torch.cat([stream.y, self.store.y])  # labels of batch and memory  (b + M + 1)
         there = torch.cat([stream.weight > 0, held])
         rng = self.trainer.rngs["draws"]
-        drawn, both = draw_partners(stream.y, pool, there, rng)  #             (2, b) (b)
+        drawn, both = draw_partners(stream.y, pool, there, rng)  #                 (2, b) (b)
         index, batch = drawn.flatten(), len(stream.y)
         in_stream = (index < batch).view(-1, *[1] * (stream.x.ndim - 1))
         x = torch.where(
@@ -180,8 +180,8 @@ class ERAML(Replay):
         return (batch + self.replay) * self.views_per_sample  # partners have no logits
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        partners = self.partners(stream)  # S: positives, then negatives         (2 b)
+        stream = Samples.of(x, y)  # X^new                                            (b)
+        partners = self.partners(stream)  # S: positives, then negatives            (2 b)
         anchors = stream._replace(weight=partners.weight[: len(y)])  # with both partners
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
 

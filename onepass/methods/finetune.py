@@ -49,8 +49,8 @@ class Finetune(Learner):
         return ImageCount(trained=batch * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new           (b)
-        (stream_out,) = self.forward(stream)  # logits    (b, C)
+        stream = Samples.of(x, y)  # X^new                 (b)
+        (stream_out,) = self.forward(stream)  # logits  (b, C)
         loss = cross_entropy(stream_out, among=self.seen)
         self.descend(loss)
         return Step.of(loss, stream_out)

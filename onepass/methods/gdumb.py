@@ -33,12 +33,12 @@ Decisions:
 - A user's own net starts each fit from the weights with which it was given.
 
 Departures from the paper: none in the sampler.
-Departures from the authors' code: it keeps the first floor(M / all classes) samples of each class,
-because it knows the number of classes. It trains in half precision. It reports the best pass,
-chosen on the test set; here it is the last pass. It shifts (by up to 4 pixels) and mirrors images
-at random; here they are cropped and greyed. `mirror`, in the preset `official`, trains each image
-and its mirror image in every batch, not one of the two. Its MNIST runs have 128 passes. As there,
-CutMix is not used for vectors and images of one channel.
+Departures from the authors' code: their code keeps the first floor(M / all classes) samples of each
+class, because it knows the number of classes. It trains in half precision. It reports the best
+pass, chosen on the test set; here it is the last pass. It shifts (by up to 4 pixels) and mirrors
+images at random; here they are cropped and greyed. `mirror`, in the preset `official`, trains each
+image and its mirror image in every batch, not one of the two. Their MNIST runs have 128 passes.
+CutMix is not used for vectors and images of one channel, as in their code.
 Cost: nothing on the stream. For each state that is scored, memory (rounded up to a multiple of the
 batch) x epochs images, forward and backward. Kept: raw samples and labels.
 """
@@ -220,12 +220,12 @@ class GDumb(WithMemory):
         trains_to_score=True,
         unsupported=dict.fromkeys(
             ("average", "distil", "repeats", "norms"),
-            "steps train nothing, and the network is fitted anew whenever scores are asked for",
+            "steps train nothing, and a new network is fitted whenever scores are needed",
         ),
         exempt={
             "every_parameter_gets_a_gradient": "no step on the stream trains",
-            "memory_reaches_the_gradient": "the memory is trained on when scores are asked for",
-            "a_frozen_head_stays": "the network begins anew for every fit, so no head is frozen",
+            "memory_reaches_the_gradient": "the memory is trained on only when scores are needed",
+            "a_frozen_head_stays": "every fit starts with a new network, so no head is frozen",
         },
     )
     presets: ClassVar[dict[str, Preset]] = {

@@ -179,7 +179,7 @@ class GSA(WithMemory):
             },
             "best on a held-out tenth of CIFAR100's training data, M=1000 and 5000, one seed: "
             "results/tuning-cifar100.md; separate forwards, M=1000, three seeds: "
-            "results/readings-cifar100.md",
+            "results/archive/readings-cifar100.md",
         ),
         "best": Preset(
             BEST,
@@ -228,20 +228,20 @@ class GSA(WithMemory):
 
     def paper_objective(self, stream: Samples) -> Objective:
         """Returns T1, T2 and T3 of a stream batch X^new, and the outputs of X^new and X^mix."""
-        mix = self.store.mixed(stream)  # X^mix                                          (m)
-        stream_out, mix_out = self.forward(stream, mix)  # logits              (b, C) (m, C)
+        mix = self.store.mixed(stream)  # X^mix                              (m)
+        stream_out, mix_out = self.forward(stream, mix)  # logits  (b, C) (m, C)
         measured = self.outputs_for_rates(stream_out, mix_out)
         self.balance.update(measured, self.seen)  # eq. (5), eq. (6)
-        w, log_v = self.rates()  # eq. (13)                                          (C) (C)
-        arrived = self.classes_in_batch(stream_out)  # S(X^new)                          (C)
+        w, log_v = self.rates()  # eq. (13)                              (C) (C)
+        arrived = self.classes_in_batch(stream_out)  # S(X^new)              (C)
         return self.terms(stream_out, mix_out, w, log_v, arrived), (stream_out, mix_out)
 
     def terms(
         self, stream_out: Output, mix_out: Output, w: Tensor, log_v: Tensor, arrived: Tensor
     ) -> dict[str, Tensor]:
         """Returns T1, T2 and T3 by name; `w` and `log_v` have one value for each class (C)."""
-        new, old = self.new, self.old  # N and O                                     (C) (C)
-        w = w[mix_out.y]  # the weight of each sample's class                            (m)
+        new, old = self.new, self.old  # N and O           (C) (C)
+        w = w[mix_out.y]  # the weight of each sample's class  (m)
         new_out = stream_out._replace(weight=stream_out.weight * new[stream_out.y])  # y in N
         t1 = cross_entropy(new_out, among=new)  # eq. (15), first term
         within, across = w * within_and_across(mix_out, old, new, log_v, arrived)  # (m) (m)

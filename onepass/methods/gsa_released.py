@@ -20,8 +20,8 @@ these passes too (`extra_forwards`).
 
 Departures from the script: the softmax runs over the classes seen so far, not over all classes of
 the task. The reservoir is exact. The loss uses log-softmax instead of the logarithm of a softmax. A
-class without a rate has w = 1. Where a batch is not full (in all of the first task and in the first
-steps of others), its samples are repeated at weight 0, and BatchNorm sees them.
+class without a rate has w = 1. A batch may not be full, in all of the first task and in the first
+steps of others. Its samples are then repeated at weight 0, and BatchNorm sees them.
 Agreement: on CIFAR100 with M=1000 and three seeds, the script's mean accuracy after each of the ten
 tasks lies within 1.5 points or two standard deviations of this file's (results/gsa-released.md).
 Cost: 2 (batch + cur + mix) images, forward and backward, and 2 batch + cur + 3 mix forward only.
@@ -127,7 +127,7 @@ class GSAReleased(WithMemory):
         return ImageCount(trained * self.views_per_sample, scored=raw * self.extra_forwards)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new           (b)
         size = len(y) + self.current
         # X^mix (m) and [X^new; cur] (b + cur)
         mix, current = self.store.mixed_and_current(stream, size, from_stream=True)
@@ -140,7 +140,7 @@ class GSAReleased(WithMemory):
         # the order of forward passes is the script's: BatchNorm's statistics depend on it
         self.update_statistics(self.new_samples_of_mix(mix.x, size))
         self.update_statistics(mix.x)
-        (mix_out,) = self.forward(mix)  # logits                                      (m, C)
+        (mix_out,) = self.forward(mix)  # logits  (m, C)
         self.update_statistics_again(mix_out)
         self.update_statistics(x)
         stream_loss = cross_entropy(stream_out, among=self.new)

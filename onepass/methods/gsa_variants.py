@@ -4,7 +4,7 @@ behaviour of the released code, and ablations.
 `objective` is `GSA.paper_objective` with all of these settings. A learner uses it if at least one
 setting differs from `PAPER`. Each was compared with the paper's reading on CIFAR100:
 
-    forwards, statistics, new_classes    readings         results/readings-cifar100.md
+    forwards, statistics, new_classes    readings         results/archive/readings-cifar100.md
     update                               a reading        not measured
     current                              released code    results/tuning-cifar100.md
     current with even                    a footnote       results/tables/ablations.md
@@ -79,9 +79,9 @@ def even_out(stream: Samples, current: Samples, new: Tensor) -> Samples:
     A class needs as many samples as separate it from the most frequent new class of the batch. Its
     first ones in `current` get weight 1, the rest weight 0."""
     counts = torch.zeros(len(new), device=new.device).index_add_(0, stream.y, stream.weight) * new
-    lacking = (counts.max() - counts)[current.y]  # per sample, by class               (current)
-    same = (current.y.unsqueeze(1) == current.y) * current.weight  # same class           (n, n)
-    rank = same.tril(diagonal=-1).sum(dim=1)  # earlier ones of its class            (current)
+    lacking = (counts.max() - counts)[current.y]  # per sample, by class      (current)
+    same = (current.y.unsqueeze(1) == current.y) * current.weight  # same class  (n, n)
+    rank = same.tril(diagonal=-1).sum(dim=1)  # earlier ones of its class     (current)
     return current._replace(weight=current.weight * (rank < lacking))
 
 

@@ -30,8 +30,8 @@ Decisions:
   with the lowest score never are. A new sample for which no victim is left is dropped.
 
 Departures: one optimiser step on both batches (a joint forward pass, the sum of two means), like
-`er` here. The authors' code takes two steps, one on each batch, and ten such rounds for each batch.
-It has no augmentation, and its softmax has all classes of the dataset.
+`er` here. The authors' code takes two steps, one on each batch, and repeats this ten times for each
+batch. It has no augmentation, and its softmax has all classes of the dataset.
 Cost: batch + replay images, and n subsets + batch single images for the gradients of the update,
 all forward and backward. GPU memory for twice n + batch gradient vectors (ResNet18: 40 x 11.2 M
 floats, 1.8 GB). Kept: raw samples, labels, scores.
@@ -202,16 +202,16 @@ class GSS(Replay):
         return super().cost(batch).trained
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                   (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf           (r)
-        stream_out, replay_out = self.forward(stream, replay)  # logits    (b, C) (r, C)
+        stream = Samples.of(x, y)  # X^new                                         (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf            (r)
+        stream_out, replay_out = self.forward(stream, replay)  # logits  (b, C) (r, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)
         replay_loss = cross_entropy(replay_out, among=self.seen)
         loss = stream_loss + replay_loss
         self.descend(loss)
 
         if self.trainer.last_repeat:
-            score, diverse = self.scores_of(stream)  # c_i, and c < 0             (b) ()
+            score, diverse = self.scores_of(stream)  # c_i, and c < 0           (b) ()
             self.store.exchange(x, y, score, diverse)  # acts on a full memory
             self.store.add(x, y, score=score)  # acts on one with free slots
         return Step.of(loss, stream_out, replay_out)

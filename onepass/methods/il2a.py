@@ -39,8 +39,8 @@ replay (second term) and what follows from it are ours:
   MB.
 - The loss takes the mean over all old classes. The paper draws 64 of them at random, which gives
   the same mean on average.
-- The pair of the a-th and the b-th class of a task, a < b, has the number b (b - 1) / 2 + a, so the
-  number of classes need not be known. Pairs with numbers from `pairs` on are not mixed.
+- The pair of the a-th and the b-th class of a task, a < b, has the number b (b - 1) / 2 + a. The
+  number of classes therefore need not be known. Pairs with numbers from `pairs` on are not mixed.
 - Auxiliary rows start at zero, and decay leaves the rows without a pair there.
 - `distillation` is 0.1, not the authors' 10. Theirs was tuned for many epochs and keeps the network
   from moving in a single pass. Held-out tenth of digits, M=100, seeds 0 to 2: 10 gives 75.0, 1
@@ -49,10 +49,11 @@ replay (second term) and what follows from it are ours:
 - Stream, mixtures and replay have one joint forward pass. Pairs of one class are mixed too, at
   weight 0.
 
-Departures from the authors' code: it looks up a class's covariance by its label in a list that has
-the newest classes first. From the third task on it therefore uses those of other classes; here each
-class has its own. It runs the backbone twice over each batch. Its network has attention (CBAM). It
-trains 101 epochs with batches of 64, and half of the classes are in the first task.
+Departures from the authors' code: their code looks up a class's covariance by its label in a list
+that has the newest classes first. From the third task on it therefore uses those of other classes;
+here each class has its own. Their code runs the backbone twice over each batch. Their network has
+attention (CBAM). They train 101 epochs with batches of 64, and half of the classes are in the first
+task.
 Cost: 5 batch + replay images, forward and backward, and once more forward through the previous
 network; one forward pass of the memory at each task's end. Kept: raw samples, labels, features and
 a flag for known features; the previous network.
@@ -119,9 +120,9 @@ def semantic_logits(
     member = one_hot(y, len(bias)) * held.unsqueeze(1)  # (n, C)
     count = member.sum(dim=0).unsqueeze(1)  # (C, 1)
     mu = member.T @ features / count.clamp(min=1)  # (C, F)
-    away = (features - mu.index_select(0, y)) @ weight.T  # w_c (h - mu_y)                   (n, C)
-    gap = (away - away.gather(1, y.unsqueeze(1))).square()  # ((w_c - w_y)(h - mu_y))^2      (n, C)
-    # (w_c - w_k)^T Sigma_k (w_c - w_k)                                             (C, C)
+    away = (features - mu.index_select(0, y)) @ weight.T  # w_c (h - mu_y)               (n, C)
+    gap = (away - away.gather(1, y.unsqueeze(1))).square()  # ((w_c - w_y)(h - mu_y))^2  (n, C)
+    # (w_c - w_k)^T Sigma_k (w_c - w_k)                                                  (C, C)
     variance = member.T @ gap / (count - 1).clamp(min=1)
     return mu @ weight.T + bias + SPREAD / 2 * variance, count.squeeze(1) > 0
 
@@ -177,7 +178,7 @@ class IL2A(Replay):
     previous: PreviousNetwork = field(init=False)
     traits: ClassVar[Traits] = Traits(
         unsupported={
-            "distil": "logits are tempered, and half of them are of mixtures and of drawn features"
+            "distil": "logits are divided by a temperature, and half of them are of mixtures"
         },
         exempt={
             "devices_agree": "mixtures are drawn by the device's own generator",
@@ -208,7 +209,7 @@ class IL2A(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -228,14 +229,15 @@ class IL2A(Replay):
         return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
+        stream = Samples.of(x, y)  # X^new                                        (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf           (r)
         views = self.views(torch.cat([x, replay.x]))
         of_stream, of_replay = self.views.cut(views, (len(y), self.replay))
-        mixed = self.mixed(of_stream, y.repeat(self.views_per_sample))  # X^mix      (4b)
+        mixed = self.mixed(of_stream, y.repeat(self.views_per_sample))  # X^mix  (4b)
 
         images = torch.cat([of_stream, mixed.x, of_replay])
-        h, held = self.model.features(images), self.previous.features(images)  # (5b + r, F)
+        h = self.model.features(images)  # (5b + r, F)
+        h_previous = self.previous.features(images)  # h'
         sizes = [len(of_stream), len(mixed.y), len(of_replay)]
         both_h, replay_h = torch.split(h, [sum(sizes[:2]), sizes[2]])
         logits = self.tempered(self.model.head, both_h)  # (5b, C)
@@ -246,7 +248,7 @@ class IL2A(Replay):
         replay_loss = cross_entropy(replay_out, among=self.seen)
         semantic_loss = self.semantic_loss()
         weight = torch.cat([stream_out.weight, mixed.weight, replay_out.weight])
-        drift = torch.linalg.vector_norm((h.float() - held) * weight.unsqueeze(1))  # |h - h'|
+        drift = torch.linalg.vector_norm((h.float() - h_previous) * weight.unsqueeze(1))  # |h - h'|
         drift = drift * self.previous.known.any()  # 0 in the first task
         loss = stream_loss + replay_loss
         loss = loss + self.semantic * semantic_loss + self.distillation * drift

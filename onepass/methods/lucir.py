@@ -12,7 +12,7 @@ classes with the highest cosines:
       + E_{X^old} mean_{c in K(x)} max(0, margin - cos(h, w_y) + cos(h, w_c))
 
 From the first boundary on, rows of O stay fixed. From the second task on, a row of N starts as the
-mean of its class's unit features, scaled to the mean length of the rows of O (imprinting).
+mean of its class's unit features (imprinting). It gets the mean length of the rows of O.
 
 Decisions: how the GSA authors made the method online is not known, so these are ours.
 
@@ -167,7 +167,7 @@ class LUCIR(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
         self.rows = FixedRows(self.trainer)
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
@@ -179,14 +179,14 @@ class LUCIR(Replay):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         head = cast(ScaledCosineHead, self.model.head)
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        replay = self.store.draw(self.replay, fallback=stream)  #                     (r)
+        stream = Samples.of(x, y)  # X^new                                                  (b)
+        replay = self.store.draw(self.replay, fallback=stream)  #                           (r)
         samples = stream.then(replay)  # X
         views = self.views(samples.x)
-        features = self.model.features(views)  # h                                (b + r, F)
+        features = self.model.features(views)  # h                                   (b + r, F)
         self.imprint(features, samples.y, samples.weight)
-        cosine = self.model.on(head.cosines, features)  #                         (b + r, C)
-        out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # o       (b + r, C)
+        cosine = self.model.on(head.cosines, features)  #                            (b + r, C)
+        out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # o  (b + r, C)
         self.trainer.record_forward([out], [samples])
 
         label_loss = cross_entropy(out, among=self.seen)

@@ -118,15 +118,15 @@ class MIR(Replay):
         return ImageCount(trained, scored=2 * self.candidates)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                   (b)
-        (stream_out,) = self.forward(stream)  # logits                            (b, C)
+        stream = Samples.of(x, y)  # X^new                                 (b)
+        (stream_out,) = self.forward(stream)  # logits                  (b, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)
         g = self.trainer.gradients(stream_loss)
 
-        candidates = self.store.draw(self.candidates, fallback=stream)  #         (c)
-        harm = self.interference(candidates, g)  # s                              (c)
-        replay = highest_scored(harm, candidates, self.replay)  # X^buf                  (m)
-        (replay_out,) = self.forward(replay)  # logits                            (m, C)
+        candidates = self.store.draw(self.candidates, fallback=stream)  #  (c)
+        harm = self.interference(candidates, g)  # s                       (c)
+        replay = highest_scored(harm, candidates, self.replay)  # X^buf    (m)
+        (replay_out,) = self.forward(replay)  # logits                  (m, C)
         replay_loss = cross_entropy(replay_out, among=self.seen)
 
         self.keep(x, y)

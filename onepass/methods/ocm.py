@@ -24,14 +24,14 @@ two augmented views of X^buf:
                       + strength E_{X^buf} E_{c in K} (o_c - o'_c)^2
 
 After the first task the stream is trained by contrast alone, and labels are learned from the memory
-alone. In short tasks the newest classes are therefore learned late: on the digits, with 29 batches
-a task, these are the errors.
+alone. In short tasks the newest classes are therefore learned late. On the digits, with 29 batches
+a task, the errors are on these classes.
 
-Lean, with the same numbers: s_ij is one product, z_i (u_j + z_j). A pseudo-class's mean l is the
-log of the sum minus z_i times the mean of its keys. So the large matrix (2048 x 2048) is read by
-one log-sum-exp and never masked. All views of stream and memory share one forward pass, as in the
-authors' code; the views of X^buf for the logits have another. The previous network evaluates
-R(X^buf) and its view for the logits in one pass, without a graph.
+The implementation saves work and gives the same numbers. s_ij is one product, z_i (u_j + z_j). A
+pseudo-class's mean l is the log of the sum minus z_i times the mean of its keys. So the large
+matrix (2048 x 2048) is read by one log-sum-exp and never masked. All views of stream and memory
+share one forward pass, as in the authors' code; the views of X^buf for the logits have another. The
+previous network evaluates R(X^buf) and its view for the logits in one pass, without a graph.
 
 Decisions: with `mirror`, mirror images are further samples. Images that are not square have only
 the eight maps that keep their shape. Vectors are their own only view, used twice because nothing is
@@ -45,7 +45,8 @@ of very unlikely pairs. Where 7 |seen| < replay the draw is not smaller; the res
 which BatchNorm sees. a is 1 and strength 1, as for CIFAR100 and TinyImageNet. Their CIFAR10 script
 has a = 0.5 after the first task, their MNIST script a = 0.5 and strength 0. The default
 augmentation is the protocol's; `augment="crop-grey-flip"` is theirs.
-Departures from the paper: it has no window, no weights and no squared error; these follow the code.
+Departures from the paper: the paper has no window, no weights and no squared error. These follow
+the code.
 Cost: 32 (batch + replay) + replay images, forward and backward, and 17 replay forward through the
 previous network; in the first task 33 batch. The similarities of the stream are a matrix of (32
 batch)^2 numbers, so the method does not suit batches of hundreds of images. Kept: raw samples and
@@ -214,7 +215,7 @@ class OCM(Replay):
         quick={"rotations": 2},
         exempt={
             "beats_finetuning": "after the first task labels are learned from the memory alone, "
-            "and a task of eight batches is over before its classes have a share in it",
+            "and a task of eight batches ends before its classes have a share of it",
             "devices_agree": "the window u is drawn by the device's own generator",
         },
     )
@@ -236,7 +237,7 @@ class OCM(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
         return {"projection": build(lambda: nn.Linear(features, min(PROJECTED, features)), rng)}
@@ -261,10 +262,10 @@ class OCM(Replay):
         return min(self.rotations, count_maps(self.views.normalise(blank).shape))
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new              (b)
         terms, out = self.information_terms(stream)
         if out is None:
-            (out,) = self.forward(stream)  # logits                                   (b, C)
+            (out,) = self.forward(stream)  # logits  (b, C)
         terms["labels"] = cross_entropy(out, among=self.seen)  # of X^new, later of X^buf
         loss = torch.stack(list(terms.values())).sum()
 
@@ -281,11 +282,11 @@ class OCM(Replay):
             (new,) = self.embed([stream], [self.rotate(stream)])
             return {"L_n": stream_contrast(new)}, None
 
-        replay = self.draw_replay(stream)  # X^buf                                          (r)
-        turns = [self.rotate(batch) for batch in (stream, replay)]  # R(X)        (R b) (R r)
+        replay = self.draw_replay(stream)  # X^buf                                  (r)
+        turns = [self.rotate(batch) for batch in (stream, replay)]  # R(X)  (R b) (R r)
         new, held = self.embed([stream, replay], turns)
-        (out,) = self.forward(replay)  # o of an augmented view                       (r, C)
-        # z' and o'                                                    (R r, d) (r, C)
+        (out,) = self.forward(replay)  # o of an augmented view                  (r, C)
+        # z' and o'                                                     (R r, d) (r, C)
         past, taught = self.previous_outputs(turns[1], self.views(replay.x))
         to_past = held._replace(z=held.z[:1] / self.scale, key=past.view_as(held.key[:1]))
         return {

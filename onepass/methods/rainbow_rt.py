@@ -23,9 +23,9 @@ Decisions: how the GSA authors made the method online is not known, so these are
   half stream, half memory; here the shares are the stream's batch and `replay`.
 - There is no replay before the first rebuild: the stream is repeated at weight 0 instead.
 - The candidates take slots of `memory`, like everything that is stored: R = memory - candidates.
-  The default is a quarter. On held-out digits (M=100, five seeds) and MNIST (M=500, two seeds) a
-  tenth gives 85.6 and 87.5, a fifth 89.9 and 91.9, a quarter 89.6 and 92.0, a third 90.0 and 91.2,
-  a half 88.7 and 91.5.
+  The default is a quarter. Held-out digits (M=100, five seeds) and MNIST (M=500, two seeds): a
+  tenth gives 85.6 and 87.5, a fifth 89.9 and 91.9. A quarter gives 89.6 and 92.0, a third 90.0 and
+  91.2, a half 88.7 and 91.5.
 - Candidates with equal u keep their order: those of the memory before those of the task.
 - Samples that come after `end_task` without a new task are trained but not stored.
 
@@ -71,11 +71,11 @@ def diverse(y: Tensor, uncertainty: Tensor, quota: int) -> Tensor:
     """
     if not quota:
         return torch.zeros_like(y, dtype=torch.bool)
-    # candidates class by class, the most certain of each class first            (n)
+    # candidates class by class, the most certain of each class first  (n)
     by_uncertainty = uncertainty.argsort(stable=True)
     order = by_uncertainty[y[by_uncertainty].argsort(stable=True)]
     members = torch.bincount(y)
-    rank = torch.empty_like(y)  # position within its class                        (n)
+    rank = torch.empty_like(y)  # position within its class            (n)
     rank[order] = torch.arange(len(y), device=y.device) - (members.cumsum(0) - members)[y[order]]
     stride = (members // quota).clamp(min=1)[y]
     return (rank % stride == 0) & (rank // stride < quota)
@@ -141,9 +141,9 @@ class RainbowRT(Replay):
         return RebuiltMemory(self.memory - candidates, shape, dtype, rng)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                   (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf           (r)
-        (both_out,) = self.forward(stream.then(replay))  # logits             (b + r, C)
+        stream = Samples.of(x, y)  # X^new                                (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf   (r)
+        (both_out,) = self.forward(stream.then(replay))  # logits  (b + r, C)
         loss = cross_entropy(both_out, among=self.seen)  # one mean over both
 
         self.keep(x, y, self.running)

@@ -100,11 +100,11 @@ class SCR(Replay):
     traits: ClassVar[Traits] = Traits(
         least_memory=1,
         unsupported={
-            "distil": "features are trained, and there are no logits",
-            "norms": "scores come from features of the memory by the running statistics",
+            "distil": "only features are trained, so there are no logits",
+            "norms": "scores come from features of the memory under the running statistics",
         },
         exempt={
-            "every_parameter_gets_a_gradient": "the head's rows take no part in loss or prediction",
+            "every_parameter_gets_a_gradient": "loss and prediction do not use the head's rows",
             "a_frozen_head_stays": "the head's rows never train, in the first task either",
         },
     )

@@ -158,7 +158,7 @@ class SSIL(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
         self.tasks = TaskOfClass(len(self.seen), self.trainer.torch_device)
 
     def cost(self, batch: int) -> ImageCount:
@@ -166,13 +166,13 @@ class SSIL(Replay):
         return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                            (b)
-        replay = self.store.draw(self.replay, fallback=stream, among=self.old)  # X^buf    (r)
-        (both_out,) = self.forward(stream.then(replay))  # o                          (b + r, C)
-        taught = self.previous(both_out.views)  # o'                                  (b + r, C)
+        stream = Samples.of(x, y)  # X^new                                               (b)
+        replay = self.store.draw(self.replay, fallback=stream, among=self.old)  # X^buf  (r)
+        (both_out,) = self.forward(stream.then(replay))  # o                      (b + r, C)
+        taught = self.previous(both_out.views)  # o'                              (b + r, C)
 
-        is_new = self.new[both_out.y]  # y in N, else y in O                          (b + r)
-        rivals = torch.where(is_new.unsqueeze(1), self.new, self.old)  #              (b + r, C)
+        is_new = self.new[both_out.y]  # y in N, else y in O                         (b + r)
+        rivals = torch.where(is_new.unsqueeze(1), self.new, self.old)  #          (b + r, C)
         each = scaled_sample_cross_entropy(both_out, rivals.log())
         if self.loss == "mean":
             apart_loss = mean(each, both_out.weight)

@@ -1,2 +1,4 @@
-"""Rows of runs as tables, figures, tests of significance and pages; nothing here trains. Modules
-here import `runs` and what is below it."""
+"""Tables, figures, paired tests, exports and HTML reports about finished runs.
+
+Nothing here trains. Modules here import `runs` and the packages below it.
+"""

@@ -1,4 +1,4 @@
-"""Contact sheets: images by class, on one picture."""
+"""Contact sheets: the images of each class in a row of one picture."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch import Tensor
 from onepass.base.fileio import expect_suffix, write_atomically
 from onepass.base.text import printable
 
-MOST = 40  # images of a class on its line
+MOST = 40  # images of a class
 LEAST_SIDE = 32  # pixels of a thumbnail; smaller images are enlarged by whole factors
 GAP = 2
 LETTER = 7  # pixels, as wide as any of the usual font
 LONGEST_NAME = 30  # letters
 
 
-def draw_sheet(lines: Sequence[tuple[str, Tensor]], output: Path) -> None:
-    """A line of images (n, c, h, w) for each name, no more than 40, as a .png file."""
+def draw_sheet(rows: Sequence[tuple[str, Tensor]], output: Path) -> None:
+    """Writes a .png file with a row for each name and its images (n, c, h, w), at most 40."""
     expect_suffix(output, "a sheet", ".png")
-    shown = [(_short(printable(name)), images[:MOST]) for name, images in lines]
+    shown = [(_short(printable(name)), images[:MOST]) for name, images in rows]
     height, width = shown[0][1].shape[2:]
     times = max(1, -(-LEAST_SIDE // max(height, width)))
     across, down = width * times + GAP, height * times + GAP
@@ -31,18 +31,18 @@ def draw_sheet(lines: Sequence[tuple[str, Tensor]], output: Path) -> None:
     columns = max(len(images) for _, images in shown)
     sheet = Image.new("RGB", (margin + columns * across, len(shown) * down + GAP), "white")
     pen = ImageDraw.Draw(sheet)
-    for line, (name, images) in enumerate(shown):
-        top = GAP + line * down
+    for row, (name, images) in enumerate(shown):
+        top = GAP + row * down
         pen.text((GAP, top + down // 2), name, fill="black", anchor="lm")
-        for place, picture in enumerate(_pictures(images)):
+        for column, picture in enumerate(_pictures(images)):
             scaled = picture.resize((width * times, height * times), Image.Resampling.NEAREST)
-            sheet.paste(scaled, (margin + place * across, top))
+            sheet.paste(scaled, (margin + column * across, top))
     write_atomically(output, lambda file: sheet.save(file, "png"))
 
 
 def to_uint8(images: Tensor) -> Tensor:
-    """Float images as uint8: those between 0 and 1 as they are, others from their lowest value to
-    their highest."""
+    """Returns images as uint8. Floats between 0 and 1 are multiplied by 255; others are first
+    stretched from their lowest and highest value to 0 and 1."""
     if images.dtype == torch.uint8 or not len(images):
         return images.to(torch.uint8)
     low, high = images.aminmax()
@@ -52,10 +52,10 @@ def to_uint8(images: Tensor) -> Tensor:
 
 
 def _pictures(images: Tensor) -> list[Image.Image]:
-    """In colour if there are three channels, else the first one in grey."""
+    """Returns pictures in colour if there are three channels, else the first channel in grey."""
     colour = images.shape[1] == 3
     pixels = images.permute(0, 2, 3, 1) if colour else images[:, 0]
-    return [Image.fromarray(np.ascontiguousarray(one)) for one in pixels.numpy()]
+    return [Image.fromarray(np.ascontiguousarray(image)) for image in pixels.numpy()]
 
 
 def _short(name: str) -> str:

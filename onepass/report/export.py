@@ -1,6 +1,6 @@
-"""All results as one file for other programs: a row for each run, settings in columns of their own.
+"""All results as one file for other programs: a row per run, a column per setting.
 
-Lists stay lists in Parquet and are JSON in CSV; what has names in it is JSON in both.
+Lists stay lists in Parquet and become JSON in CSV. Dictionaries become JSON in both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FRACTIONS = {name for name, kind in get_type_hints(Result).items() if kind == fl
 
 
 def export_results(results: Sequence[Result], output: Path) -> int:
-    """Writes every run once, wherever it lies, and says how many there are."""
+    """Writes each run once, even if it lies in several places, and returns how many there are."""
     ways = {".csv": _csv, ".parquet": _parquet}
     expect_suffix(output, "an export", *ways)
     rows = [_row(result) for result in _once(results)]
@@ -34,9 +34,9 @@ def export_results(results: Sequence[Result], output: Path) -> int:
 
 def _once(results: Sequence[Result]) -> list[Result]:
     runs: dict[tuple[Any, ...], Result] = {}
-    for one in results:
-        which = (one.method, one.dataset_identity, one.memory, str(one.variant), one.seed)
-        runs.setdefault((*which, one.state_sha256, one.accuracy), one)
+    for run in results:
+        identity = (run.method, run.dataset_identity, run.memory, str(run.variant), run.seed)
+        runs.setdefault((*identity, run.state_sha256, run.accuracy), run)
     return list(runs.values())
 
 
@@ -51,11 +51,11 @@ def _row(result: Result) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What has names in it as JSON, and every text fit to be shown."""
+    """Returns dictionaries as JSON, and texts without control characters."""
     if isinstance(value, dict):
         return json.dumps(value)
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return printable(value) if isinstance(value, str) else value
 
 
@@ -78,12 +78,12 @@ def _parquet(columns: dict[str, list[Any]]) -> bytes:
         raise InputError("Parquet needs pyarrow: pip install 'onepass[parquet]'") from None
 
     def column(name: str, values: list[Any]) -> Any:
-        """Settings of one name may be of several kinds in several methods: then all are JSON."""
-        kind = pyarrow.float64() if name in FRACTIONS else None  # also if no run has it
+        """Returns a column; as JSON if methods have settings of one name and several types."""
+        kind = pyarrow.float64() if name in FRACTIONS else None  # otherwise all None has no type
         try:
             return pyarrow.array(values, kind)
         except (pyarrow.ArrowException, OverflowError):
-            return pyarrow.array([None if one is None else json.dumps(one) for one in values])
+            return pyarrow.array([None if value is None else json.dumps(value) for value in values])
 
     written = io.BytesIO()
     arrays = {name: column(name, values) for name, values in columns.items()}

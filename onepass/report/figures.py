@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 
 KINDS = ("both", "bars", "curves")
 FEW = 6  # methods that fit in a picture of the usual width, with the legend inside
-WIDER = 0.4  # inches for each one more
-MANY = (
-    12  # lines of the legend, which is then as high as the picture: panels stand one below another
-)
-ENTRY = 0.22  # inches of a line of the legend
-LINE = 24  # letters of a name
-MOST_COLUMNS = 200
-GREYS = ("0.2", "0.4")  # of references: darker than that of a method
+WIDER = 0.4  # inches for each further method
+# With more legend rows than this the legend is as high as the picture, so panels are stacked.
+MANY = 12
+ENTRY = 0.22  # inches of a row of the legend
+LINE = 24  # letters of a name before it wraps
+MOST_COLUMNS = 200  # of the map of a stream
+GREYS = ("0.2", "0.4")  # for references; darker than the grey in the palette of the methods
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -52,10 +51,10 @@ STYLE: Any = {
 
 
 def draw_accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> None:
-    """Final accuracy as bars, accuracy on the classes seen so far as curves, or both.
+    """Draws final accuracy as bars, accuracy on the classes seen so far as curves, or both.
 
-    Methods that see all classes as one task are a reference: grey, and a dashed line. A run whose
-    events are not whole any more has no part in the curves; lines have none at all, and only bars.
+    Methods that see all classes as one task are references: grey, with a dashed curve. The curves
+    leave out runs whose events file is incomplete. Lines of a results file have bars only.
     """
     expect_picture_suffix(output)
     groups = runs_by_row_name(results)
@@ -83,7 +82,7 @@ def _panels(names: Collection[str], count: int) -> tuple[Figure, list[Axes]]:
 
 
 def runs_by_row_name(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Runs of one row of the table belong together; names say only what differs."""
+    """Returns the runs of each row of the table, under a name that says only what differs."""
     groups = group_by_row(results)
     datasets = {result.dataset for (result, *_) in groups}
     memories = {result.memory for (result, *_) in groups if result.memory}
@@ -93,7 +92,7 @@ def runs_by_row_name(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _check_points(groups: dict[str, list[Result]]) -> None:
-    for result in (one for group in groups.values() for one in group):
+    for result in (result for group in groups.values() for result in group):
         if file := lines.file_of_line(result.out):
             raise InputError(f"{file} holds no points for curves; --kind bars draws what it has")
 
@@ -105,7 +104,7 @@ def _name(result: Result, several: bool, common: Variant) -> str:
 
 
 def _colours(groups: dict[str, list[Result]]) -> list[Any]:
-    """References are grey, unless there is nothing else."""
+    """Returns a colour per group: grey for references, unless all groups are references."""
     single = [group[0].tasks == 1 for group in groups.values()]
     palette = cycle(mpl.colormaps["tab10" if len(groups) <= 10 else "tab20"].colors)  # type: ignore[attr-defined]
     greys = palette if all(single) else cycle(GREYS)
@@ -164,7 +163,7 @@ def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
 
 
 def draw_stream_map(shown_stream: Stream, output: Path) -> None:
-    """Class against time: how many samples of each class come in each stretch of the stream."""
+    """Draws how many samples of each class come in each stretch of the stream."""
     expect_picture_suffix(output)
     columns = min(len(shown_stream), MOST_COLUMNS)
     counts = np.zeros((shown_stream.dataset.classes, columns))
@@ -182,14 +181,14 @@ def draw_stream_map(shown_stream: Stream, output: Path) -> None:
         for step in range(1, len(shown_stream)):
             if shown_stream.starts_task(step):
                 axes.axvline(step, color="0.5", linewidth=0.6, linestyle=":")
-        told = "boundaries told" if shown_stream.boundaries else "boundaries not told"
-        axes.set(xlabel="batches", ylabel="class", title=f"{shown_stream.spec['stream']}, {told}")
+        known = "boundaries told" if shown_stream.boundaries else "boundaries not told"
+        axes.set(xlabel="batches", ylabel="class", title=f"{shown_stream.spec['stream']}, {known}")
         save_figure(figure, output)
 
 
 def save_figure(figure: Figure, output: Path) -> None:
-    """The whole picture, or the one that was there before."""
-    drawn = io.BytesIO()  # what draws would turn a full disk into an error that does not say so
+    """Writes the whole picture, or leaves the file as it was."""
+    drawn = io.BytesIO()  # matplotlib would report a full disk as an error of its own
     figure.savefig(drawn, format=output.suffix[1:].lower())
     write_output(output, drawn.getbuffer())
 

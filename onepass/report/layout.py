@@ -1,4 +1,4 @@
-"""Rows as the cells of a table: which columns there are, what stands out, what stands beside."""
+"""Rows as the cells of a table: its columns, the best values, comparisons and notes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from onepass.base.text import format_rate, printable
 from onepass.learning import registry
 from onepass.report.pivot import pivot_rows
 from onepass.report.rows import ROW_KEYS, Row, Spread
-from onepass.report.significance import COLUMNS as COMPARING
+from onepass.report.significance import COLUMNS as TEST_COLUMNS
 from onepass.report.significance import compare_paired, explain_columns
 from onepass.report.table import Cell, Table
 from onepass.runs.spec import COMMON
+from onepass.runs.variant import Variant, shared
 
 COLUMNS = (
     *("method", "variant", "dataset", "memory", "accuracy", "forgetting", "any-time", "n"),
     *("seconds", "steps/s", "passes/sample", "kept", "device"),
 )
-HIDDEN = ("seconds", "device")  # of which these are shown only if they are asked for
-STEP_COSTS = ("seconds", "passes/sample")  # what a run spends beside its steps is not in these
-RANKED = ("accuracy", "any-time")  # not forgetting: who learns nothing has nothing to forget
+HIDDEN = ("seconds", "device")  # displayed only if the user names them
+STEP_COSTS = ("seconds", "passes/sample")  # these leave out what a run spends between its steps
+RANKED = ("accuracy", "any-time")  # not forgetting: a method that learns nothing forgets nothing
 log = logging.getLogger("onepass")
-PublishedLookup = Callable[
-    [Row], tuple[str, str]
-]  # what others found for a row, and why to doubt it
+# The figures published for a row, and the reason to doubt them.
+PublishedLookup = Callable[[Row], tuple[str, str]]
 
 
 def make_table(
@@ -40,11 +40,26 @@ def make_table(
     pivot: str | None = None,
     published: PublishedLookup | None = None,
 ) -> Table:
-    """Returns rows as cells: of these columns, or of the usual ones, with a column of variants only
-    if there are any. `published` gives figures to stand beside ours; `beside` is a method (or one
-    variant: `gsa tuned`) to compare with. `apart` puts means and deviations in columns of their
-    own, for programs to read; `per_run`: each row is of one run. `pivot` puts what differs in that
-    side by side."""
+    """Returns the rows as a table.
+
+    Words that the variants of all rows share stand above the table, not in each row.
+
+    Parameters
+    ----------
+    against:
+        A method, or a variant of it (`gsa tuned`), to test every row against.
+    numeric:
+        For programs: more digits, deviations in columns of their own, nothing moved above the
+        table.
+    per_run:
+        Each row is one run.
+    columns:
+        The columns to display. Empty: the usual ones, with the variant only if a row has one.
+    pivot:
+        The key (memory, dataset or stream) whose values stand side by side.
+    published:
+        Gives the published figures to display beside ours.
+    """
     lines = [_cells(row, numeric) for row in rows]
     if per_run:
         lines = [_single_run_cells(row, line) for row, line in zip(rows, lines, strict=True)]
@@ -56,34 +71,44 @@ def make_table(
         notes += doubts if "published" in (columns or ["published"]) else []
     notes += _add_comparison(rows, lines, against, columns, numeric)
     expect_columns(columns, lines[0])
+    common = Variant() if numeric else shared([row.variant for row in rows])
+    if pivot:
+        common = common.without(pivot)  # its values head the groups of columns
+    for row, line in zip(rows, lines, strict=True):
+        line["variant"] = printable(str(row.variant.beyond(common)))
     if pivot:
         missing = "" if numeric else "-"
-        made = pivot_rows(rows, lines, pivot, columns=columns, missing=missing, notes=notes)
+        table = pivot_rows(
+            rows, lines, pivot, common=common, columns=columns, missing=missing, notes=notes
+        )
     else:
-        made = _stack(rows, lines, columns, notes, numeric)
-    return replace(made, notes=[*made.notes, *_notes_on_scoring_cost(rows, made.header)])
+        table = _stack(lines, columns, notes, numeric)
+    has_variants = pivot or not columns or "variant" in columns
+    above = f"All rows: {printable(str(common))}" if common and has_variants else ""
+    cost = _notes_on_scoring_cost(rows, table.header)
+    return replace(table, above=above, notes=[*table.notes, *cost])
 
 
 def _stack(
-    rows: Sequence[Row],
     lines: Sequence[Mapping[str, str]],
     columns: Sequence[str],
     notes: Sequence[tuple[str, str]],
     numeric: bool,
 ) -> Table:
-    hidden = [] if any(row.variant for row in rows) else ["variant"]
+    """Returns a table with one row per line, one below the other."""
+    hidden = [] if any(line["variant"] for line in lines) else ["variant"]
     hidden += [] if numeric else HIDDEN
     header = list(columns) or [name for name in lines[0] if name not in hidden]
-    if said := _note_on_lookalikes(lines, header):
-        if numeric:  # where there is no room for notes
-            log.warning(said)
-        notes = [*notes, ("", said)]
+    if note := _note_on_lookalikes(lines, header):
+        if numeric:  # CSV has no room for notes
+            log.warning(note)
+        notes = [*notes, ("", note)]
     return Table(header, [[line[name] for name in header] for line in lines], notes=notes)
 
 
-def _notes_on_scoring_cost(rows: Sequence[Row], shown: Sequence[str]) -> list[tuple[str, str]]:
-    """Says what the cost of a method leaves out that trains for its scores."""
-    if not any(name in shown for name in STEP_COSTS):
+def _notes_on_scoring_cost(rows: Sequence[Row], header: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns a note for each method that trains when it is scored, if the table shows costs."""
+    if not any(name in header for name in STEP_COSTS):
         return []
     training: dict[str, list[Row]] = {}
     for row in rows:
@@ -92,11 +117,11 @@ def _notes_on_scoring_cost(rows: Sequence[Row], shown: Sequence[str]) -> list[tu
     return [
         (
             "",
-            f"{method} also trains when it is scored, which is not counted here: in a run "
-            f"{_range(row.trained_at_scores for row in found)} images, "
-            f"{_range(round(_scoring_seconds(row), 1) for row in found)} s with the scores.",
+            f"{method} also trains each time it is scored. The columns above leave that out. In a "
+            f"run it is {_range(row.trained_at_scores for row in of_method)} images, and "
+            f"{_range(round(_scoring_seconds(row), 1) for row in of_method)} s with the scoring.",
         )
-        for method, found in training.items()
+        for method, of_method in training.items()
     ]
 
 
@@ -108,26 +133,29 @@ def _range(values: Iterable[float]) -> str:
     """>>> _range([258048, 28672]), _range([4.5, 4.5])
     ('28 672 to 258 048', '4.5')
     """
-    found = list(values)
-    ends = sorted({min(found), max(found)})
-    return " to ".join(f"{one:,}".replace(",", " ") for one in ends)
+    known = list(values)
+    ends = sorted({min(known), max(known)})
+    return " to ".join(f"{end:,}".replace(",", " ") for end in ends)
 
 
-def _note_on_lookalikes(lines: Sequence[Mapping[str, str]], shown: Sequence[str]) -> str:
-    """Rows that are told apart by what is not shown look as if one thing had two results."""
+def _note_on_lookalikes(lines: Sequence[Mapping[str, str]], header: Sequence[str]) -> str:
+    """Returns a note if rows differ only in columns that are not displayed.
+
+    Without it, one configuration would seem to have two results.
+    """
     keys = [name for name in (*ROW_KEYS, "seed") if name in lines[0]]
-    seen: dict[tuple[str, ...], Mapping[str, str]] = {}
+    first: dict[tuple[str, ...], Mapping[str, str]] = {}
     differing: dict[str, None] = {}
     for line in lines:
-        other = seen.setdefault(tuple(line[key] for key in keys if key in shown), line)
+        other = first.setdefault(tuple(line[key] for key in keys if key in header), line)
         differing |= {key: None for key in keys if line[key] != other[key]}
-    if not differing or not any(name in shown for name in keys):
+    if not differing or not any(name in header for name in keys):
         return ""
     return f"Rows that look alike differ in {', '.join(differing)}: add that to --columns."
 
 
 def _single_run_cells(row: Row, line: dict[str, str]) -> dict[str, str]:
-    """With the seed in the place of n, no deviations, and where the run is."""
+    """Replaces n by the seed, drops the deviations, and adds where the run is stored."""
     (seed,) = row.accuracies
     kept = {name: cell for name, cell in line.items() if not name.endswith(" sd")}
     renamed = {("seed" if name == "n" else name): cell for name, cell in kept.items()}
@@ -135,8 +163,11 @@ def _single_run_cells(row: Row, line: dict[str, str]) -> dict[str, str]:
 
 
 def _mark_best_per_column(rows: Sequence[Row], lines: Sequence[dict[str, str]]) -> None:
-    """The best and the second of each column, among rows of one stream and memory; references that
-    are not online are no rivals."""
+    """Marks the best and the second-best cell of each ranked column.
+
+    Rows compete if they share stream and memory. Methods that see all classes at once (joint
+    training) do not compete.
+    """
     rivals: dict[tuple[str, int], list[int]] = {}
     for number, row in enumerate(rows):
         method = registry.facts(row.method)
@@ -150,18 +181,19 @@ def _mark_best_per_column(rows: Sequence[Row], lines: Sequence[dict[str, str]]) 
 
 
 def mark_best(cells: Sequence[str]) -> list[str]:
-    """The same cells, of which the highest is known as such, and the second if there is a third;
-    by the means as they are shown, so that what looks the same ranks the same.
+    """Returns the cells with rank 1 for the highest and, among three or more, 2 for the second.
+
+    Ranks compare the rounded means, so that cells that look equal rank equal.
 
     >>> [getattr(cell, "rank", 0) for cell in mark_best(["3.1", "-", "9.0 ± 1.0", "3.1"])]
     [2, 0, 1, 2]
     """
     values = [None if cell == "-" else float(cell.split()[0]) for cell in cells]
-    known = sorted({one for one in values if one is not None}, reverse=True)
+    known = sorted({value for value in values if value is not None}, reverse=True)
     if len(known) < 2:
         return list(cells)
     first = {value: rank for rank, value in enumerate(known[:2], start=1)}
-    many = sum(one is not None for one in values) > 2
+    many = sum(value is not None for value in values) > 2
     ranks = [0 if value is None else first.get(value, 0) for value in values]
     return [
         Cell(cell, rank=rank) if rank == 1 or (rank and many) else cell
@@ -169,7 +201,7 @@ def mark_best(cells: Sequence[str]) -> list[str]:
     ]
 
 
-# ---- beside other figures
+# ---- comparisons
 
 
 def _add_comparison(
@@ -179,21 +211,22 @@ def _add_comparison(
     columns: Sequence[str],
     numeric: bool,
 ) -> list[tuple[str, str]]:
-    """Adds columns, and returns notes on those that are shown: all, if none is chosen."""
+    """Adds the columns of the paired tests, and returns notes on the displayed ones."""
     if len(set(against)) > 1:
         raise InputError(f"a table is tested against one method, not {len(set(against))}")
     notes: list[tuple[str, str]] = []
     for name in against[:1]:
         left_out = _add_comparison_columns(rows, lines, name, numeric)
-        said = explain_columns(columns or COMPARING)
-        notes += [("", f"Compared with {name}. {said}"), *left_out] if said else []
+        explanation = explain_columns(columns or TEST_COLUMNS)
+        if explanation:
+            notes += [("", f"Compared with {name}. {explanation}"), *left_out]
     return notes
 
 
 def _add_published(
     rows: Sequence[Row], lines: Sequence[dict[str, str]], published: PublishedLookup, numeric: bool
 ) -> list[tuple[str, str]]:
-    """Adds a column, and returns notes on what is doubtful in it."""
+    """Adds the column of published figures, and returns notes on the doubtful ones."""
     letters = NoteLetters()
     for row, line in zip(rows, lines, strict=True):
         figures, doubts = published(row)
@@ -205,7 +238,7 @@ def _add_published(
 
 
 class NoteLetters(dict[str, str]):
-    """A letter for each text, in the order in which they are first asked for.
+    """Gives each text a letter, in the order of first use.
 
     >>> letters = NoteLetters()
     >>> letters["one"], letters["other"], letters["one"]
@@ -224,67 +257,74 @@ class NoteLetters(dict[str, str]):
 def _add_comparison_columns(
     rows: Sequence[Row], lines: Sequence[dict[str, str]], name: str, numeric: bool
 ) -> list[tuple[str, str]]:
-    """Adds the columns of paired tests against the rows of a method, or against one variant of it
-    (`gsa common` is the one that has nothing otherwise than by default), and says which rows they
-    leave out."""
+    """Adds the columns of paired tests against a method or one variant of it, and returns notes on
+    the rows without a test.
+
+    `gsa common` names the variant with all defaults.
+    """
     method, _, variant = name.partition(" ")
-    theirs = [
+    references = [
         row for row in rows if row.method == method and variant in ("", str(row.variant) or COMMON)
     ]
-    if not theirs:
+    if not references:
         valid = {"published"} | {f"{row.method} {row.variant}".rstrip() for row in rows}
         raise UnknownNameError("row to compare with", name, valid)
     several = False
     for row, line in zip(rows, lines, strict=True):
-        found = _rows_to_compare_with(row, theirs)
-        several = several or len(found) > 1
-        other = found[0] if len(found) == 1 else None
+        partners = _rows_to_compare_with(row, references)
+        several = several or len(partners) > 1
+        other = partners[0] if len(partners) == 1 else None
         line.update(_comparison_cells(row, None if other is row else other, numeric))
-    notes = _notes_on_own_variants(theirs)
+    notes = _notes_on_own_variants(references)
     if several:
-        told = (
-            f"{method} has several variants here: where none is that of the row itself, there is "
-            "no comparison, and none of a row without memory with several sizes of memory. "
+        note = (
+            f"A row is not compared if several variants of {method} fit it and none is its own, or "
+            f"if it has no memory and {method} has several sizes. "
+            f"--against '{method} VARIANT' names a variant."
         )
-        notes.append(("", f"{told}--against '{method} VARIANT' names a variant."))
+        notes.append(("", note))
     return notes
 
 
-def _notes_on_own_variants(theirs: Sequence[Row]) -> list[tuple[str, str]]:
-    """Says that variants of the method that others are compared with have no comparison."""
+def _notes_on_own_variants(references: Sequence[Row]) -> list[tuple[str, str]]:
+    """Returns a note if several variants of the reference method stay untested."""
     variants = {
         str(row.variant)
-        for row in theirs
-        for one in _rows_of_same_stream(row, theirs)
-        if one.variant != row.variant
+        for row in references
+        for other in _rows_of_same_stream(row, references)
+        if other.variant != row.variant
     }
     if not variants:
         return []
-    names = [printable(f"{theirs[0].method} {variant or COMMON}") for variant in sorted(variants)]
-    told = f"Not compared with each other: {', '.join(names)}."
-    return [("", f"{told} --against '{names[0]}' compares all with that one.")]
+    names = [
+        printable(f"{references[0].method} {variant or COMMON}") for variant in sorted(variants)
+    ]
+    note = f"Not compared with each other: {', '.join(names)}."
+    return [("", f"{note} --against '{names[0]}' compares all with that one.")]
 
 
-def _rows_to_compare_with(row: Row, theirs: Sequence[Row]) -> list[Row]:
-    """Those of the same stream; of several, those of the same variant."""
-    found = _rows_of_same_stream(row, theirs)
-    return [one for one in found if one.variant == row.variant] or found
+def _rows_to_compare_with(row: Row, references: Sequence[Row]) -> list[Row]:
+    """Returns the reference rows of the same stream, and among them those of the same variant if
+    there are any."""
+    same_stream = _rows_of_same_stream(row, references)
+    return [other for other in same_stream if other.variant == row.variant] or same_stream
 
 
-def _rows_of_same_stream(row: Row, theirs: Sequence[Row]) -> list[Row]:
-    """Those that learned it with the same memory, or with none."""
+def _rows_of_same_stream(row: Row, references: Sequence[Row]) -> list[Row]:
+    """Returns the reference rows of the same stream and memory. A row without memory fits any."""
     return [
-        one
-        for one in theirs
-        if one.stream == row.stream and (one.memory == row.memory or 0 in (one.memory, row.memory))
+        other
+        for other in references
+        if other.stream == row.stream
+        and (other.memory == row.memory or 0 in (other.memory, row.memory))
     ]
 
 
 def _comparison_cells(row: Row, other: Row | None, numeric: bool) -> dict[str, str]:
-    found = compare_paired(row.accuracies, other.accuracies if other else {})
-    spread = Spread.over(found.differences)
-    pairs = str(len(found.differences) or "")
-    tests = {"p (t-test)": found.t_test, "p (Wilcoxon)": found.wilcoxon}
+    comparison = compare_paired(row.accuracies, other.accuracies if other else {})
+    spread = Spread.over(comparison.differences)
+    pairs = str(len(comparison.differences) or "")
+    tests = {"p (t-test)": comparison.t_test, "p (Wilcoxon)": comparison.wilcoxon}
     if numeric:
         p_values = {name: "" if p is None else f"{p:.4g}" for name, p in tests.items()}
         return {**_numeric_cells({"difference": spread}), "pairs": pairs, **p_values}
@@ -297,7 +337,7 @@ def _comparison_cells(row: Row, other: Row | None, numeric: bool) -> dict[str, s
 
 
 def format_p_value(p: float | None) -> str:
-    """>>> probability(None), probability(0.0123), probability(1e-6)
+    """>>> format_p_value(None), format_p_value(0.0123), format_p_value(1e-6)
     ('-', '0.012', '<0.001')
     """
     if p is None:
@@ -334,7 +374,7 @@ def _cells(row: Row, numeric: bool) -> dict[str, str]:
 
 
 def _with_count(spread: Spread | None, runs: int) -> str:
-    """With how many of the runs have it, if it is not all.
+    """Returns the spread as text, with the number of runs that have the value if some lack it.
 
     >>> _with_count(Spread(5.0, None, 1), 3), _with_count(None, 3)
     ('5.0 (1 of 3)', '-')
@@ -371,7 +411,7 @@ def _speed(row: Row) -> float | None:
 
 
 def _size(count: int) -> str:
-    """Bytes, for people.
+    """Returns a number of bytes with a unit.
 
     >>> _size(0), _size(7200), _size(3_080_000)
     ('-', '7.2 kB', '3.1 MB')

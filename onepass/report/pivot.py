@@ -1,4 +1,4 @@
-"""Rows that differ in one thing only, side by side: as the paper has its sizes of memory."""
+"""Rows that differ in one key only, side by side, as the paper shows its sizes of the memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from onepass.base.text import printable
 from onepass.report.rows import ROW_KEYS, Row
 from onepass.report.table import Table
 from onepass.runs.spec import Job
+from onepass.runs.variant import Variant
 
 PIVOTS = ("memory", "dataset", "stream")
-NONE = "M=0"  # a method that keeps nothing is the same run for every memory
+NO_MEMORY = "M=0"  # a method without a memory has one run, which stands below every size
 SPREAD = "± is the standard deviation over n seeds."
 
 
@@ -19,25 +20,30 @@ def pivot_rows(
     lines: Sequence[Mapping[str, str]],
     over: str,
     *,
+    common: Variant,
     columns: Sequence[str],
     missing: str,
     notes: Sequence[tuple[str, str]],
 ) -> Table:
-    """One row for all that differ in nothing but their memory (dataset, stream). `columns` chooses
-    among the measured ones, of which each group has its own; `missing` stands where there is no
-    run."""
-    split = [_split(row, line, over) for row, line in zip(rows, lines, strict=True)]
-    found: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
+    """Returns a table with one row for all that differ only in `over`: memory, dataset or stream.
+
+    Each value of `over` heads a group with the measured columns, or with those of `columns`.
+    `missing` fills the cells without a run. `common` is left out of the variants.
+    """
+    split = [
+        _group_and_keys(row, line, over, common) for row, line in zip(rows, lines, strict=True)
+    ]
+    by_key: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
     for line, (group, keys) in zip(lines, split, strict=True):
-        found.setdefault(tuple(keys.values()), {})[group] = line
+        by_key.setdefault(tuple(keys.values()), {})[group] = line
     groups = _groups(rows, [group for group, _ in split], over)
     names = [name for name in columns or _measured(lines[0]) if name not in ROW_KEYS]
     body = [
         [
             *key,
-            *(cells.get(name, missing) for cells in _side_by_side(one, groups) for name in names),
+            *(cells.get(name, missing) for cells in _in_groups(inside, groups) for name in names),
         ]
-        for key, one in found.items()
+        for key, inside in by_key.items()
     ]
     own = list(split[0][1])
     header = [*own, *names * len(groups)]
@@ -52,32 +58,34 @@ def pivot_rows(
     )
 
 
-def _side_by_side(
-    found: Mapping[str, Mapping[str, str]], groups: Sequence[str]
+def _in_groups(
+    inside: Mapping[str, Mapping[str, str]], groups: Sequence[str]
 ) -> list[Mapping[str, str]]:
-    return [found.get(group) or found.get(NONE) or {} for group in groups]
+    return [inside.get(group) or inside.get(NO_MEMORY) or {} for group in groups]
 
 
-def _groups(rows: Sequence[Row], found: Sequence[str], over: str) -> list[str]:
-    """Memories by size, whatever else as it comes."""
+def _groups(rows: Sequence[Row], names: Sequence[str], over: str) -> list[str]:
+    """Returns the groups: sizes of the memory in ascending order, others as they first appear."""
     if over != "memory":
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(names))
     sizes = sorted({row.memory for row in rows})
     return [f"M={size}" for size in sizes if size or len(sizes) == 1]
 
 
 def _measured(line: Mapping[str, str]) -> list[str]:
-    """What is shown of each group if nobody chooses: accuracy, n, and what was put beside them."""
+    """Returns the columns of a group by default: accuracy, n, and those of comparisons."""
     *_, own = [number for number, name in enumerate(line) if name == "device"]
     return [n for n in ("accuracy", "accuracy sd", "n") if n in line] + list(line)[own + 1 :]
 
 
-def _split(row: Row, line: Mapping[str, str], over: str) -> tuple[str, dict[str, str]]:
-    """Returns the row's column group and its remaining keys."""
+def _group_and_keys(
+    row: Row, line: Mapping[str, str], over: str, common: Variant
+) -> tuple[str, dict[str, str]]:
+    """Returns the row's group of columns and its remaining keys."""
     keys = {name: line[name] for name in ROW_KEYS}
     if over == "memory":
         return f"M={keys.pop('memory')}", keys
     if over == "dataset":
         return keys.pop("dataset"), keys
-    keys["variant"] = printable(str(row.variant.without("stream")))
+    keys["variant"] = printable(str(row.variant.without("stream").beyond(common)))
     return printable(row.variant.get("stream", Job.stream)), keys

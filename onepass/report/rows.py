@@ -1,4 +1,4 @@
-"""Finished runs as a table: one row per method, dataset, memory and variant, over its seeds."""
+"""Finished runs as rows: one per method, dataset, memory and variant, with means over its seeds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from onepass.runs import lines
 from onepass.runs.result import Result
 from onepass.runs.variant import FOLDER, REVISION, Variant
 
-ROW_KEYS = ("method", "variant", "dataset", "memory")  # which tell rows apart
-# Settings that follow from the rest, or say how a run is carried out, which the variant names.
+ROW_KEYS = ("method", "variant", "dataset", "memory")  # two rows differ in at least one of these
+# Settings that follow from others, or that the variant names because they only say how to compute.
 IMPLIED = {"seed", "device", "memory", "mean", "std", "precision", "engine"}
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over n runs, and the sample standard deviation (none for one run)."""
+    """The mean over n runs, and their sample standard deviation (None for a single run)."""
 
     mean: float
     deviation: float | None
@@ -33,7 +33,7 @@ class Spread:
 
     @classmethod
     def over(cls, values: Iterable[float | None]) -> Spread | None:
-        """Of those that are known; nothing if none is.
+        """Returns the spread of the values that are known, or None if none is.
 
         >>> print(Spread.over([90.0, 92.0, 94.0]))
         92.0 ± 2.0
@@ -51,7 +51,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: runs that differ in nothing but the seed."""
+    """A row of a table: the results of runs that differ in nothing but the seed."""
 
     results: Sequence[Result]
 
@@ -78,12 +78,12 @@ class Row:
     @cached_property
     def accuracy(self) -> Spread:
         spread = self.over("accuracy")
-        assert spread is not None  # every result has one
+        assert spread is not None  # every result has an accuracy
         return spread
 
     @cached_property
     def precision(self) -> str:
-        """Of the network's arithmetic; both, if there are two in one mean."""
+        """The precision of the network's arithmetic, or "bf16 and fp32" if the runs differ."""
         return " and ".join(sorted({result.precision for result in self.results}))
 
     @cached_property
@@ -92,7 +92,7 @@ class Row:
 
     @cached_property
     def stream(self) -> str:
-        """All that is known of what was learned from: rows are comparable if they share it."""
+        """Everything known about the stream, as JSON. Only rows with equal streams are compared."""
         first = self.first
         return json.dumps(
             [
@@ -104,7 +104,8 @@ class Row:
 
     @cached_property
     def kept(self) -> int | None:
-        """Bytes: samples, all that is stored beside them, and copies of the network."""
+        """Bytes kept between batches: stored samples with their extra fields, and copies of the
+        network. The largest value over the runs."""
         results = self.results
         known = [
             run.memory_bytes + run.copy_bytes for run in results if run.memory_bytes is not None
@@ -113,26 +114,28 @@ class Row:
 
     @cached_property
     def trained_at_scores(self) -> int:
-        """Images in a run, which are not among those of its steps."""
+        """Images that a run trains on whenever it is scored; its steps do not count them."""
         beside = [result.images_beside_steps.get("scores", {}) for result in self.results]
         return max(images.get("trained", 0) for images in beside)
 
     @property
     def accuracies(self) -> dict[int, float]:
+        """Final accuracy by seed."""
         return {result.seed: result.accuracy for result in self.results}
 
     @property
     def forgettings(self) -> dict[int, float]:
+        """Forgetting by seed, for the seeds where it is known."""
         known = ((result.seed, result.forgetting) for result in self.results)
         return {seed: value for seed, value in known if value is not None}
 
     def over(self, name: str) -> Spread | None:
-        """Returns the spread of a value of the results over the runs that have it."""
+        """Returns the spread of a field of the results, over the runs that have it."""
         return Spread.over(getattr(result, name) for result in self.results)
 
 
 def summarise(results: Sequence[Result], *, per_run: bool = False) -> list[Row]:
-    """A row for each group of runs, or for each run."""
+    """Returns a row for each group of runs, or for each run."""
     groups = group_by_row(results)
     if per_run:
         groups = [[run] for group in groups for run in group]
@@ -140,18 +143,21 @@ def summarise(results: Sequence[Result], *, per_run: bool = False) -> list[Row]:
 
 
 def group_by_row(results: Sequence[Result]) -> list[list[Result]]:
-    """The results of each row: those of one method, revision, variant, dataset and memory, in the
-    order in which they first come. A run that lies in two folders, or that was made for two
-    memories and uses none, counts once. Of two datasets with the same name each is shown by more of
-    its path; a revision that is not the method's present one is part of the variant, and so are
-    settings that differ in spite of it."""
+    """Returns the results of each row, in the order in which rows first appear.
+
+    Runs share a row if they share method, revision, variant, dataset and memory. Copies of a run
+    count once: one that lies in two folders, or that was made for two sizes of a memory it does
+    not use. The variant gets a word more where it would hide a difference: a revision other than
+    the method's present one, or settings of a preset that has changed. Datasets that share a name
+    are shown by more of their paths.
+    """
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Result]] = {}
     revisions: dict[tuple[Any, ...], set[int]] = {}
-    for named in with_distinct_datasets(results):
-        key = (named.dataset, named.memory, named.method, str(named.variant))
-        same = (named.seed, named.state_sha256, named.accuracy)
-        groups.setdefault((*key, named.revision), {}).setdefault(same, named)
-        revisions.setdefault(key, set()).add(named.revision)
+    for result in with_distinct_datasets(results):
+        key = (result.dataset, result.memory, result.method, str(result.variant))
+        copy = (result.seed, result.state_sha256, result.accuracy)
+        groups.setdefault((*key, result.revision), {}).setdefault(copy, result)
+        revisions.setdefault(key, set()).add(result.revision)
     return [
         row
         for key, group in groups.items()
@@ -163,28 +169,37 @@ def group_by_row(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def with_distinct_datasets(results: Sequence[Result]) -> list[Result]:
-    """The same, but that two datasets have two names."""
+    """Returns the results, renamed so that no two datasets share a name."""
     names = _dataset_names(results)
-    return [replace(one, dataset=names[one.dataset, _data_identity(one)]) for one in results]
+    return [
+        replace(result, dataset=names[result.dataset, _data_identity(result)]) for result in results
+    ]
 
 
-def _with_revision(result: Result, shown: set[int]) -> Result:
-    """A result of another revision than the present one says so. One that was run before revisions
-    were counted is of an unknown one, and says so where another one stands beside it."""
+def _with_revision(result: Result, revisions: set[int]) -> Result:
+    """Adds the revision to the variant unless it is the present one.
+
+    `revisions` are those of all results that otherwise look the same. Revision 0 means that the run
+    is older than the counting of revisions. It is named "unknown", but only beside another one.
+    """
     method, revision = registry.facts(result.method), result.revision
-    if revision == (method.revision if method else max(shown)) or shown == {0}:
+    if revision == (method.revision if method else max(revisions)) or revisions == {0}:
         return result
-    told = Variant({REVISION: str(revision or "unknown")})
-    return replace(result, variant=Variant(told | result.variant))
+    named = Variant({REVISION: str(revision or "unknown")})
+    return replace(result, variant=Variant(named | result.variant))
 
 
 def _split_by_settings(runs: list[Result]) -> list[list[Result]]:
-    """One row, unless settings differ that the variant does not name: a preset has changed between
-    two runs. Then they are part of it, and old lines, which do not tell their settings, are a
-    row of their own."""
-    told = [run.settings for run in runs if run.settings] or [{}]
-    shared = set.intersection(*map(set, told)) - IMPLIED
-    differing = sorted(name for name in shared if any(one[name] != told[0][name] for one in told))
+    """Splits runs with equal variants whose settings differ, since a preset changed between them.
+
+    The differing settings join the variant. Old runs that do not record their settings become a row
+    of their own.
+    """
+    recorded = [run.settings for run in runs if run.settings] or [{}]
+    common = set.intersection(*map(set, recorded)) - IMPLIED
+    differing = sorted(
+        name for name in common if any(settings[name] != recorded[0][name] for settings in recorded)
+    )
     rows: dict[str, list[Result]] = {}
     for run in runs:
         values = {name: str(run.settings[name]) for name in differing if run.settings}
@@ -194,37 +209,42 @@ def _split_by_settings(runs: list[Result]) -> list[list[Result]]:
 
 
 def _data_identity(result: Result) -> str:
-    """Which data: a name of ours, or what the user's own hold; of an older run, where they lay."""
+    """Returns the name of one of our datasets, or the checksum of the user's own data (their path,
+    in an older result)."""
     own = is_path(result.dataset_identity)
     return (result.data_sha256 if own else "") or result.dataset_identity
 
 
 def _dataset_names(results: Sequence[Result]) -> dict[tuple[str, str], str]:
-    """How each dataset is shown, by its name and by which data it is: those that share a name, by
-    the ends of their paths, and if they also lay at one place, one after another, by what they
-    hold."""
-    places: dict[str, dict[str, str]] = {}
+    """Returns the displayed name of each dataset, by its name and its identity.
+
+    Datasets that share a name are shown by the ends of their paths. If their paths are equal too,
+    because the data there changed, the beginning of the checksum follows.
+    """
+    paths: dict[str, dict[str, str]] = {}
     for result in results:
-        same_name = places.setdefault(result.dataset, {})
+        same_name = paths.setdefault(result.dataset, {})
         same_name.setdefault(_data_identity(result), result.dataset_identity)
-    shown = {}
-    for name, found in places.items():
-        taken = Counter(found.values())
-        ends = _distinct_endings(set(taken)) if len(found) > 1 else dict.fromkeys(taken, name)
-        for which, place in found.items():
-            shown[name, which] = ends[place] + (f" {which[:8]}" if taken[place] > 1 else "")
-    return shown
+    names = {}
+    for name, by_identity in paths.items():
+        count = Counter(by_identity.values())
+        ends = _distinct_endings(set(count)) if len(by_identity) > 1 else dict.fromkeys(count, name)
+        for identity, path in by_identity.items():
+            names[name, identity] = ends[path] + (f" {identity[:8]}" if count[path] > 1 else "")
+    return names
 
 
 def _split_repeated_seeds(runs: list[Result]) -> list[list[Result]]:
-    """One row, unless a seed has several results, of two versions say: these are not two seeds.
-    Then each folder of runs, or file of lines, is a row, and its name is part of the variant."""
+    """Splits runs in which a seed has several results, for example of two versions of onepass.
+
+    Each folder of runs, or file of lines, then becomes a row, and its name joins the variant.
+    """
     if len({run.seed for run in runs}) == len(runs):
         return [runs]
     folders: dict[str, list[Result]] = {}
     for run in runs:
-        place = lines.file_of_line(run.out) or str(Path(run.out).parent)
-        folders.setdefault(place, []).append(run)
+        folder = lines.file_of_line(run.out) or str(Path(run.out).parent)
+        folders.setdefault(folder, []).append(run)
     rows = {folder: _first_of_each_seed(inside) for folder, inside in folders.items()}
     if len(rows) == 1:
         return list(rows.values())
@@ -236,8 +256,11 @@ def _split_repeated_seeds(runs: list[Result]) -> list[list[Result]]:
 
 
 def _first_of_each_seed(runs: list[Result]) -> list[Result]:
-    """In one folder a seed is there twice if a method without memory was run for several, on a GPU
-    whose bits differ, or if somebody put it there."""
+    """Returns the first run of each seed in a folder.
+
+    A method without a memory may be there once per size of the memory, with other bits on a GPU.
+    Any other repeated seed is an error.
+    """
     first: dict[int, Result] = {}
     for run in runs:
         known = first.setdefault(run.seed, run)
@@ -247,8 +270,8 @@ def _first_of_each_seed(runs: list[Result]) -> list[Result]:
 
 
 def _distinct_endings(paths: set[str]) -> dict[str, str]:
-    """As much of the end of each path as makes them differ; all of it where one place is written in
-    two ways.
+    """Returns the shortest endings that tell the paths apart, or the paths themselves if two are
+    spellings of the same path.
 
     >>> sorted(_distinct_endings({"/data/a/pets", "/data/b/pets"}).values())
     ['a/pets', 'b/pets']

@@ -1,13 +1,16 @@
-"""Whether one row is better than another: over the seeds that both have, which saw one stream."""
+"""Paired tests of one row against another, over the seeds that both have.
+
+A seed fixes the stream, so runs with the same seed form a pair.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-FEWEST = 3  # pairs for a t-test: with two, any spread at all is luck
-FEWEST_FOR_RANKS = 6  # with fewer the signed-rank test cannot come below 0.05 at all
-DIGITS = 9  # of a difference: the next ones are of the arithmetic, and make equal ones differ
+FEWEST = 3  # pairs for a t-test: two say almost nothing about the spread
+FEWEST_FOR_RANKS = 6  # with fewer pairs the signed-rank test cannot reach 0.05
+DIGITS = 9  # of a difference; rounding errors would make equal ones differ further on
 COUNTED = {
     "difference": "Difference: mean ± standard deviation over the seeds that both have (pairs).",
     "pairs": "Pairs: seeds that both have.",
@@ -22,8 +25,10 @@ COLUMNS = (*COUNTED, *TESTS)
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """Differences by seed, and how likely such ones are if there is none; None: too few pairs, or
-    all of them the same."""
+    """The differences of the pairs, and the p-values of both tests.
+
+    A p-value is None if there are too few pairs, or if all differences are equal.
+    """
 
     differences: tuple[float, ...]
     t_test: float | None
@@ -31,21 +36,22 @@ class PairedComparison:
 
 
 def explain_columns(columns: Sequence[str]) -> str:
-    """What those of a table's columns mean that compare; nothing if none does.
+    """Returns an explanation of the columns that compare, or nothing if none does.
 
     >>> explain_columns(["method", "pairs", "p (t-test)"])
     'Pairs: seeds that both have. p: two-sided, by the paired t-test (3 pairs or more); not
     corrected for the number of comparisons.'
     """
-    said = [COUNTED[name] for name in COUNTED if name in columns][:1]  # the first says both
+    # the text of `difference` explains `pairs` too
+    sentences = [COUNTED[name] for name in COUNTED if name in columns][:1]
     if tests := [TESTS[name] for name in TESTS if name in columns]:
         how = " and by ".join(tests)
-        said.append(f"p: two-sided, by {how}; not corrected for the number of comparisons.")
-    return " ".join(said)
+        sentences.append(f"p: two-sided, by {how}; not corrected for the number of comparisons.")
+    return " ".join(sentences)
 
 
 def compare_paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedComparison:
-    """Two rows' values, by seed.
+    """Compares the values of two rows, given by seed.
 
     >>> compare_paired({0: 3.0, 1: 5.0, 2: 4.0, 7: 9.0}, {0: 2.0, 1: 3.0, 2: 1.0}).differences
     (1.0, 2.0, 3.0)
@@ -59,6 +65,6 @@ def compare_paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Pa
     t_test = wilcoxon = None
     if len(differences) >= FEWEST:
         t_test = float(stats.ttest_1samp(differences, 0.0).pvalue)
-    if sum(one != 0 for one in differences) >= FEWEST_FOR_RANKS:
+    if sum(difference != 0 for difference in differences) >= FEWEST_FOR_RANKS:
         wilcoxon = float(stats.wilcoxon(differences).pvalue)
     return PairedComparison(differences, t_test, wilcoxon)

@@ -1,4 +1,4 @@
-"""A table as text that something else reads: markdown, LaTeX, comma-separated values."""
+"""Tables, and their text in markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from itertools import groupby
 from typing import Self
 
 NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.ASCII)
-FOR_PEOPLE = re.compile(  # nothing, or a number with its deviation, unit, count of runs and note
+# A dash, or a number with any of: deviation, unit, count of runs, letter of a note.
+DISPLAYED_NUMBER = re.compile(
     r"-?|[-+<]?\.?\d[\d.,]*(e[-+]?\d+)?%?( ((±|\+-?) )?[\d.,]+| [a-zA-Z]{1,6})*"
     r"( \(\d+( of \d+)?\))?( \[[a-z]\])?",
     re.ASCII,
@@ -19,8 +20,8 @@ FOR_PEOPLE = re.compile(  # nothing, or a number with its deviation, unit, count
 
 
 class Cell(str):
-    """A cell's text, and how it stands out: its `rank` (1: the best, 2: the second; 0: neither),
-    and the letter of the note that is about it."""
+    """The text of a cell, with its `rank` (1: the best, 2: the second best, 0: neither) and the
+    letter of its note."""
 
     rank: int
     note: str
@@ -33,26 +34,27 @@ class Cell(str):
 
 @dataclass(frozen=True)
 class Table:
-    """Names of columns and rows of cells. `groups`: what stands above each column, if anything
-    does; `parts`: the rows before which there is a rule; `notes`: what has to be said below, by
-    its letter if it is about single cells."""
+    """A header, rows of cells, and the text around them."""
 
     header: Sequence[str]
     body: Sequence[Sequence[str]]
-    groups: Sequence[str] = ()
+    groups: Sequence[str] = ()  # the heading above each column, or nothing
     title: str = ""
-    parts: Sequence[int] = ()
-    notes: Sequence[tuple[str, str]] = field(default=())
+    rules: Sequence[int] = ()  # indices of the rows that have a rule above them
+    notes: Sequence[tuple[str, str]] = field(default=())  # a letter (or "") and a text each
+    above: str = ""  # a line of text above the table: what all rows share
 
     @property
     def names(self) -> list[str]:
-        """Of the columns, with what stands above them."""
-        above = self.groups or [""] * len(self.header)
-        return [f"{a} {name}".strip() for a, name in zip(above, self.header, strict=True)]
+        """The names of the columns, each after the heading of its group."""
+        headings = self.groups or [""] * len(self.header)
+        return [
+            f"{group} {name}".strip() for group, name in zip(headings, self.header, strict=True)
+        ]
 
 
 def plain_cell(cell: str) -> str:
-    """As a terminal shows it.
+    """Returns the cell as text for a terminal.
 
     >>> plain_cell(Cell("12.2 ± 1.9", note="a")), plain_cell("er")
     ('12.2 ± 1.9 [a]', 'er')
@@ -61,12 +63,12 @@ def plain_cell(cell: str) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """Whether it stands to the right in its column, as what is missing among numbers does.
+    """Returns whether the cell is right-aligned: a number, or the dash of a missing one.
 
     >>> is_number("12.2 ± 1.9 (3)"), is_number("-"), is_number("2.3 MB"), is_number("gsa")
     (True, True, True, False)
     """
-    return FOR_PEOPLE.fullmatch(cell) is not None
+    return DISPLAYED_NUMBER.fullmatch(cell) is not None
 
 
 def plain_notes(table: Table) -> list[str]:
@@ -83,6 +85,7 @@ def markdown(table: Table) -> str:
     | er | **5** |
     """
     title = f"### {_in_markdown(table.title)}\n\n" if table.title else ""
+    above = f"{_in_markdown(table.above)}\n\n" if table.above else ""
     lines = (table.names, *table.body)
     first, *others = ["| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines]
     rows = "\n".join([first, "|" + "---|" * len(table.header), *others]) + "\n"
@@ -90,7 +93,7 @@ def markdown(table: Table) -> str:
         (f"<sup>{letter}</sup> " if letter else "") + _in_markdown(text)
         for letter, text in table.notes
     ]
-    return title + rows + "".join(f"\n{note}\n" for note in notes)
+    return title + above + rows + "".join(f"\n{note}\n" for note in notes)
 
 
 def _markdown_cell(cell: str) -> str:
@@ -102,8 +105,10 @@ def _markdown_cell(cell: str) -> str:
 
 
 def _in_markdown(cell: str) -> str:
-    """Nothing in a cell ends it, sets it in another way, or is HTML. Underscores inside of words
-    and lone ampersands mean nothing and stay as they are."""
+    """Escapes everything that markdown would take for a border, a style or HTML.
+
+    Underscores within words and ampersands that begin no HTML entity are harmless and stay.
+    """
     return re.sub(r"[\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)", r"\\\g<0>", cell)
 
 
@@ -111,8 +116,9 @@ def _in_markdown(cell: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """A booktabs table, with the best in bold and the second underlined; notes below it, where
-    their length makes no column wider.
+    """Returns a booktabs table: the best in bold, the second underlined.
+
+    The notes stand below it, where long ones make no column wider.
 
     >>> print(latex(Table(["method", "accuracy"], [["gsa", "90.1 ± 0.5"]])), end="")
     \\begin{tabular}{lr}
@@ -124,30 +130,32 @@ def latex(table: Table) -> str:
     \\end{tabular}
     """
     title = [f"% {_in_latex(table.title)}"] if table.title else []
-    rows = [rf"\begin{{tabular}}{{{_sides(table)}}}", r"\toprule", *_latex_groups(table)]
+    if table.above:
+        title.append(rf"{{\footnotesize {_in_latex(table.above)}\par\smallskip}}")
+    rows = [rf"\begin{{tabular}}{{{_alignment(table)}}}", r"\toprule", *_latex_groups(table)]
     rows += [_latex_row(table.header), r"\midrule"]
     for number, line in enumerate(table.body):
-        rows += [r"\midrule"] * (number in table.parts) + [_latex_row(line)]
+        rows += [r"\midrule"] * (number in table.rules) + [_latex_row(line)]
     rows += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join([*title, *rows, *_latex_notes(table)]) + "\n"
 
 
-def _sides(table: Table) -> str:
-    """At which its columns stand: l or r for each."""
+def _alignment(table: Table) -> str:
+    """Returns l or r for each column."""
     columns = zip(table.header, *table.body, strict=True)
     return "".join("r" if all(map(is_number, cells)) else "l" for _, *cells in columns)
 
 
 def _latex_notes(table: Table) -> list[str]:
-    """Each a paragraph, in small letters as far as the group goes."""
+    """Returns a paragraph per note, in small letters."""
     if not table.notes:
         return []
-    said = [f"{_raised(letter)} {_in_latex(text)}".lstrip() for letter, text in table.notes]
-    return [r"{\par\smallskip\footnotesize", *(rf"{one}\par" for one in said), "}"]
+    notes = [f"{_superscript(letter)} {_in_latex(text)}".lstrip() for letter, text in table.notes]
+    return [r"{\par\smallskip\footnotesize", *(rf"{note}\par" for note in notes), "}"]
 
 
 def _latex_groups(table: Table) -> list[str]:
-    """The line above the names: one cell over all columns of a group, and a rule below it."""
+    """Returns the row of group headings, each over all columns of its group, and their rules."""
     if not any(table.groups):
         return []
     cells, rules, column = [], [], 1
@@ -169,16 +177,16 @@ def _latex_cell(cell: str) -> str:
     if isinstance(cell, Cell):
         sign = {1: r"\textbf", 2: r"\underline"}.get(cell.rank)
         text = f"{sign}{{{_bold_number(text, cell.rank)}}}" if sign else text
-        text += _raised(cell.note)
+        text += _superscript(cell.note)
     return text
 
 
-def _raised(letter: str) -> str:
+def _superscript(letter: str) -> str:
     return rf"\textsuperscript{{{letter}}}" if letter else ""
 
 
 def _bold_number(text: str, rank: int) -> str:
-    """Inside of a formula bold is a matter of its own."""
+    """Makes the best number bold within its formula, where \\textbf has no effect."""
     if rank != 1:
         return text
     return re.sub(r"\$([+-]?[\d.]+ \\pm [\d.]+|[+-][\d.]+)\$", r"$\\mathbf{\1}$", text)
@@ -191,7 +199,7 @@ LATEX = {
     "~": r"\textasciitilde{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # would belong to the end of the line before
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # after \\, they would be its arguments
     "±": r"$\pm$",
     "Δ": r"$\Delta$",
 }
@@ -217,8 +225,7 @@ def comma_separated(table: Table) -> str:
 
 
 def _in_a_spreadsheet(cell: str) -> str:
-    """A text that would be taken for a formula is marked as one, by the sign that spreadsheets
-    have for that."""
+    """Puts an apostrophe before a text that a spreadsheet would take for a formula."""
     formula = cell.startswith(("=", "+", "-", "@")) and cell != "-"
     return f"'{cell}" if formula and not NUMBER.fullmatch(cell) else cell
 

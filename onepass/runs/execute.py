@@ -73,6 +73,7 @@ def run_job(
         expect_same_run(folder, found, job)
     finished = folder.result()
     if finished is not None:
+        # This raises an error for other versions, unless `anyway`.
         _versions_differ(folder, job, finished.other_versions, anyway)
         if missing := set(job.probes) - set((found or {}).get("probes", [])):
             log.warning("%s was run without the probe %s", folder.path, ", ".join(sorted(missing)))
@@ -198,6 +199,8 @@ def _versions_differ(folder: RunFolder, job: Job, since: OtherVersions, anyway: 
 
 
 def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, RunProgress | None]:
+    """Returns the learner and the progress of the last checkpoint; the given learner and None if
+    there is no checkpoint. Raises a CheckpointError if it belongs to another run."""
     saved = folder.load_checkpoint() if folder.description() is not None else None
     if saved is None:
         return learner, None

@@ -29,6 +29,7 @@ def make_result(
     last, cadence = points[-1], job.score_every(stream)
     correct = [ends.get(task) for task in range(len(stream.tasks))]
     a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
+    # Any-time accuracy leaves out points at task ends that lie between the equally spaced ones.
     spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
     images = images_per_batch(learner, batch)

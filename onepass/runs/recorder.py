@@ -23,8 +23,8 @@ class Recorder(Listener):
     """Writes evaluation points, the lines of the other listeners, checkpoints and the result.
 
     It writes a checkpoint at the end and after each `every` steps. `auto` means every ten seconds,
-    or less often if writing takes more than a second, because a kill costs time, not steps. None
-    means no checkpoint.
+    or less often if writing takes more than a second, so that a kill costs about that time however
+    long a step is. None means no checkpoint.
 
     `audience` holds the observers and, last, the recorder, so that it can write the lines that the
     others record at the same event. The recorder's own lines are the points. A resumed run starts
@@ -62,13 +62,13 @@ class Recorder(Listener):
 
     def scored(self, point: Point) -> None:
         self.say(asdict(point))
-        self._write_down()
+        self._write_lines()
 
     def task_ended(self, task: int) -> None:
-        self._write_down()
+        self._write_lines()
 
     def finished(self, result: Result | None) -> None:
-        self._write_down()
+        self._write_lines()
         for key, lines in self.lines.items():
             self.folder.ensure_lines(key, lines)
         if result is not None:
@@ -79,12 +79,12 @@ class Recorder(Listener):
         if self._is_due(tick):
             began = time.monotonic()
             states = self.audience.state_dict()
-            self._write_down()
-            so_far = RunProgress(
+            self._write_lines()
+            progress = RunProgress(
                 tick, self.lines, states, self.audience.dropped, self.other_versions
             )
             content = {**file.checkpoint_content(learner), "class_names": self.class_names}
-            self.folder.save_checkpoint(content, so_far)
+            self.folder.save_checkpoint(content, progress)
             self.saved = time.monotonic()
             self.pause = max(SECONDS_BETWEEN, 10 * (self.saved - began))
 
@@ -95,7 +95,7 @@ class Recorder(Listener):
             return time.monotonic() - self.saved > self.pause
         return tick.step % self.every == 0
 
-    def _write_down(self) -> None:
+    def _write_lines(self) -> None:
         for key, lines in self.audience.take_lines_by_key().items():
             if lines:
                 self.lines[key].extend(lines)

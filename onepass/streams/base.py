@@ -38,7 +38,7 @@ class Stream:
     batch
         Samples in a batch; the last batch of a task may be shorter.
     boundaries
-        Whether the learner is told where a task begins; if not, it infers boundaries.
+        Whether the learner gets the task boundaries; if not, it infers them.
     derived
         Values that follow from the arguments and the seed and belong in a run's record.
 

@@ -15,12 +15,13 @@ from onepass.streams.registry import stream
 
 @stream("blurry")
 class Blurry(Stream):
-    """i-Blurry (Koh et al., ICLR 2022). n per cent of the classes are disjoint: they come only in
-    their own task. For each other class, m per cent of the samples are spread evenly over the other
-    tasks.
+    """Tasks that share some classes and have others to themselves (i-Blurry, Koh et al., ICLR
+    2022).
 
-    n = 100 or m = 0 gives a class-incremental stream. Every sample comes exactly once. The seed
-    decides which classes are disjoint.
+    n per cent of the classes are disjoint: they come only in their own task. For each other class,
+    m per cent of the samples are spread evenly over the other tasks. n = 100 or m = 0 gives a
+    class-incremental stream. Every sample comes exactly once. The seed decides which classes are
+    disjoint.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from onepass.streams.registry import stream
 
 @stream("class-incremental")
 class ClassIncremental(Stream):
-    """Tasks of disjoint classes. Samples are shuffled within a task.
+    """Tasks of disjoint classes, with samples shuffled within each task.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class ClassIncremental(Stream):
     class_order
         `natural` (0, 1, 2, …) or `shuffled` by the seed.
     boundaries
-        False: the learner is not told where a task begins.
+        Whether the learner gets the task boundaries; if not, it infers them.
 
     >>> from onepass.data import load
     >>> stream = ClassIncremental(load("digits"), tasks=5, batch=10, seed=0)

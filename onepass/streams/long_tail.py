@@ -29,8 +29,9 @@ def long_tail_counts(counts: list[int], rho: float) -> list[int]:
 
 @stream("long-tail")
 class LongTail(Stream):
-    """Class sizes fall exponentially; the first class is `rho` times as large as the last. The test
-    set is not reduced.
+    """Tasks of disjoint classes whose sizes fall exponentially.
+
+    The first class is `rho` times as large as the last. The test set is not reduced.
 
     Sizes follow the natural number of a class, as in Long-Tailed-CIL (ECCV 2022). In natural class
     order tasks shrink ("ordered"). In shuffled order large and small classes mix.

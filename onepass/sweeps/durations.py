@@ -47,9 +47,11 @@ class Durations:
             return  # early versions did not record these values
         samples = result.steps * result.batch
         images = samples * (trained + SCORED * scored)
+        # The samples of the longest stream on these data, and of this stream
         for key in (where, (*where, *_stream(result.validation, result.stream_settings))):
             self._samples[key] = max(samples, self._samples.get(key, 0))
         if images:
+            # Seconds per image of all methods on these data, and of this method
             for rate_key in (where, (*where, result.method)):
                 self._rates.setdefault(rate_key, []).append(took / images)
 

@@ -77,7 +77,7 @@ class Scheduler:
                 expected[kind] = self.durations.expected(run.job)
             seconds = expected[kind]
             if seconds is None and kind not in tried and left > 0:
-                tried.add(kind)
+                tried.add(kind)  # a trial sorts before all measured runs of its priority
                 turns.append((run.priority, -math.inf, position))
             elif seconds is not None and seconds <= left:
                 turns.append((run.priority, -seconds, position))

@@ -1,4 +1,4 @@
-"""Bad images are one clear line, exit 2, and nothing is half-written."""
+"""Commands refuse bad images with one clear line and exit 2, and write nothing by halves."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_file_for_out_is_not_a_folder_whichever_way_it_is_found(tmp_path: Path
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_failure_is_told(jobs: int, tmp_path: Path) -> None:
-    """A failure in a process of its own is told by the tests of the executors too."""
+    """Failures in a process of its own are tested with the executors too."""
     runs = ("run", "er", "gsa", "finetune", "--set", "lr=1e30", "--dataset", "synthetic")
     done = onepass(*runs, "--jobs", jobs, "--out", tmp_path)
     assert done.status == 1

@@ -1,5 +1,7 @@
-"""Bad options, and places that cannot be written, are one clear line, exit 2, and nothing is
-half-written."""
+"""Commands refuse bad options and unwritable paths with one line and exit 2.
+
+They write nothing by halves.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bad checkpoints and run folders are one clear line, exit 2, and nothing is half-written."""
+"""Commands refuse bad checkpoints and run folders with one line and exit 2.
+
+They write nothing by halves.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def broken(finished: Path, tmp_path: Path) -> Path:
-    """A copy of the run that lacks nothing but its end: resuming reads its files."""
+    """Copies a run without its result, so that resuming it reads its files."""
     out = tmp_path / "broken"
     shutil.copytree(finished, out)
     (out / JOB.folder_name / "result.json").unlink()
@@ -36,7 +39,7 @@ def broken(finished: Path, tmp_path: Path) -> Path:
 
 
 class Code:
-    """Unpickling this runs code: it makes a file."""
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +49,7 @@ class Code:
 
 
 def resumed(out: Path, *, method: str = "er") -> str:
-    """The line with which a damaged run is refused; the folder stays as it was."""
+    """Returns the line with which a damaged run is refused; its folder stays as it was."""
     with untouched(out):
         arguments = ("run", method, *RUN[2:], "--json", "--out", out, "--resume")
         return refused(*arguments)
@@ -248,7 +251,7 @@ def test_values_of_wrong_types_and_absurd_nesting_are_one_line_that_names_the_fi
     for text in [json.dumps({**content, key: value}) for key, value in WRONG[name].items()] + [
         DEEP, line[: line.index(":") + 1] + DEEP + "}"
     ]:  # fmt: skip
-        path.write_text("".join(f"{one}\n" for one in (text, *others)))
+        path.write_text("".join(f"{entry}\n" for entry in (text, *others)))
         with untouched(tmp_path):
             if name != "events.jsonl":
                 assert str(path) in resumed(out)

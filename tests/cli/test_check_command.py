@@ -1,4 +1,4 @@
-"""onepass check: the contract, for a method of one's own."""
+"""`onepass check` runs the contract on a user's method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILS = """
 
 @dataclass
 class NoLearner:
-    """Not derived from Learner."""
+    """A class that is not derived from Learner."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def line_of(text: str) -> int:
-    """The number of the one line of the module that has a text."""
+    """Returns the number of the one line of this module that holds a text."""
     lines = enumerate(Path("mymethod.py").read_text().splitlines(), 1)
     (number,) = (number for number, line in lines if text in line)
     return number

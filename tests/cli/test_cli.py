@@ -1,4 +1,4 @@
-"""`onepass run` and the help: what a user types and what comes back."""
+"""`onepass run` and its help: options, output and results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(*arguments: object, out: Path) -> Done:
 
 
 def quick(*arguments: object, out: Path) -> tuple[dict, Path]:
-    """A run of seconds, its JSON and its folder."""
+    """Returns a run of seconds, with its JSON and its folder."""
     done = run(*arguments, "--dataset", "synthetic", out=out)
     assert done.status == 0, done.err
     return done.record, Path(done.record["out"])
@@ -86,7 +86,7 @@ def test_the_same_command_gives_the_same_bits_in_another_process(
 ) -> None:
     done = process("run", "gsa", "--seed", 1, "--device", "cpu", "--json", cwd=tmp_path)
     assert done.status == 0, done.err
-    (here,) = [one for one in several.records if (one["method"], one["seed"]) == ("gsa", 1)]
+    (here,) = [entry for entry in several.records if (entry["method"], entry["seed"]) == ("gsa", 1)]
     assert [done.record[key] for key in SAME] == [here[key] for key in SAME]
 
 
@@ -96,7 +96,7 @@ def test_the_same_command_gives_the_same_bits_in_another_process(
 def test_json_is_one_object_for_each_run_in_the_order_asked(several: Done) -> None:
     assert several.status == 0, several.err
     asked = [(method, seed) for method in ("finetune", "er", "gsa") for seed in (0, 1)]
-    assert [(one["method"], one["seed"]) for one in several.records] == asked
+    assert [(entry["method"], entry["seed"]) for entry in several.records] == asked
 
 
 def test_json_has_exactly_the_promised_keys(several: Done) -> None:
@@ -121,13 +121,13 @@ def test_progress_goes_to_standard_error(several: Done) -> None:
 
 
 def test_seeds_and_methods_differ(several: Done) -> None:
-    assert len({one["params_sha256"] for one in several.records}) == 6
-    assert len({one["state_sha256"] for one in several.records}) == 6
+    assert len({entry["params_sha256"] for entry in several.records}) == 6
+    assert len({entry["state_sha256"] for entry in several.records}) == 6
 
 
 def test_replay_beats_forgetting_by_far(several: Done) -> None:
     best = {
-        method: max(one["accuracy"] for one in several.records if one["method"] == method)
+        method: max(entry["accuracy"] for entry in several.records if entry["method"] == method)
         for method in ("finetune", "er", "gsa")
     }
     assert best["finetune"] < 35 < 70 < min(best["er"], best["gsa"])
@@ -135,7 +135,7 @@ def test_replay_beats_forgetting_by_far(several: Done) -> None:
 
 def test_the_seed_option_is_the_first_of_the_seeds(tmp_path: Path) -> None:
     done = run("er", "--dataset", "synthetic", "--seed", 3, "--seeds", 2, out=tmp_path)
-    assert [one["seed"] for one in done.records] == [3, 4]
+    assert [entry["seed"] for entry in done.records] == [3, 4]
 
 
 # ---- settings
@@ -390,7 +390,7 @@ def test_a_bad_list_of_methods_is_refused_before_the_first_run(
 
 
 def test_the_defaults_of_run_are_those_of_a_job(tmp_path: Path) -> None:
-    """Whatever the options that are left out: the job is the one that Python would make."""
+    """Without options the command makes the same job as `Job` in Python."""
     done = onepass("run", "finetune", "--json", "--out", tmp_path, "--device", "cpu")
     recorded = read(Path(done.record["out"]), "run.json")
     job = RunResources().with_fingerprint(Job("finetune", device="cpu"))

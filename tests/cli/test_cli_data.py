@@ -1,4 +1,4 @@
-"""onepass data, and runs on files of one's own."""
+"""`onepass data`, and runs on a user's own files."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tab: what a shell is offered, without keeping it waiting for torch."""
+"""Shell completion offers the right words, without waiting for torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from onepass.cli impor
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that the tests of this file share: the first Tab behind --set fills it."""
+    """Returns a cache that the tests of this file share; the first Tab after --set fills it."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -85,7 +85,7 @@ def test_what_a_word_means_stands_on_its_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "onepass run gsa --set ")
     lines = [line.split("\t") for line in onepass().out.splitlines()]
     assert [line[0].split("=")[0] for line in lines] == [
-        one.name for one in describe_settings(registry.get("gsa").learner)
+        entry.name for entry in describe_settings(registry.get("gsa").learner)
     ]
     assert all(len(line) == 2 for line in lines)
 

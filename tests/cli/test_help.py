@@ -1,4 +1,4 @@
-"""The help, the version, and `onepass list`: what there is, and how it is told."""
+"""The help of every command, the version, and `onepass list`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from onepass.learning import registry
 
 
 def within(group, words=()):
-    """The commands of a group, by their words: ("data", "list")."""
+    """Returns the words of each command of a group, as in ("data", "list")."""
     if not hasattr(group, "commands"):
         return [words]
     inner = group.commands.items()
-    return [one for name, command in inner for one in within(command, (*words, name))]
+    return [item for name, command in inner for item in within(command, (*words, name))]
 
 
 COMMANDS = within(typer.main.get_command(app))
@@ -67,9 +67,9 @@ def test_version() -> None:
 
 def test_list_methods_knows_every_registered_method() -> None:
     listed = onepass("list", "methods", "--json").records
-    assert [one["method"] for one in listed] == [info.key for info in registry.methods()]
-    assert all({"paper", "year", "boundaries", "presets"} <= set(one) for one in listed)
-    gsa = next(one for one in listed if one["method"] == "gsa")
+    assert [item["method"] for item in listed] == [info.key for info in registry.methods()]
+    assert all({"paper", "year", "boundaries", "presets"} <= set(item) for item in listed)
+    gsa = next(item for item in listed if item["method"] == "gsa")
     assert (gsa["year"], gsa["trained images a step"]) == (2023, 74)
     assert gsa["presets"] == "common tuned best fast"
 
@@ -85,7 +85,7 @@ def test_list_methods_knows_every_registered_method() -> None:
     ],
 )
 def test_list_shows_what_there_is(what: str, key: str, names: set[str]) -> None:
-    listed = {one[key] for one in onepass("list", what, "--json").records}
+    listed = {item[key] for item in onepass("list", what, "--json").records}
     assert names <= listed
     done = onepass("list", what)
     assert done.status == 0
@@ -94,27 +94,27 @@ def test_list_shows_what_there_is(what: str, key: str, names: set[str]) -> None:
 
 
 def test_presets_are_listed_as_they_would_be_set_by_hand() -> None:
-    for one in onepass("list", "presets", "--json").records:
-        learner = registry.get(one["method"]).learner
-        preset = learner.presets[one["preset"]]
-        assert one["source"] == preset.source
+    for item in onepass("list", "presets", "--json").records:
+        learner = registry.get(item["method"]).learner
+        preset = learner.presets[item["preset"]]
+        assert item["source"] == preset.source
         for told, meant in [("settings", preset.settings), ("unmirrored", preset.unmirrored or {})]:
-            pairs = dict(pair.split("=", 1) for pair in one[told].split())
+            pairs = dict(pair.split("=", 1) for pair in item[told].split())
             assert parse_settings(learner, pairs) == meant
     of_er = onepass("list", "presets", "er", "--json").records
-    assert [one["preset"] for one in of_er] == list(package.ER.presets)
+    assert [item["preset"] for item in of_er] == list(package.ER.presets)
 
 
 def test_settings_are_listed_with_what_they_mean() -> None:
-    listed = {one["name"]: one for one in onepass("list", "settings", "gsa", "--json").records}
+    listed = {item["name"]: item for item in onepass("list", "settings", "gsa", "--json").records}
     assert listed.keys() == set(setting_names(package.GSA))
     assert listed["mix"] == {
         "name": "mix",
         "type": "a whole number",
         "default": "64",
-        "meaning": "The size of X^mix.",
+        "meaning": "Size of X^mix.",
     }
-    of_all = [one["name"] for one in onepass("list", "settings", "--json").records]
+    of_all = [item["name"] for item in onepass("list", "settings", "--json").records]
     assert of_all == [name for name in listed if name in setting_names(package.Learner)]
 
 
@@ -126,16 +126,16 @@ def test_settings_are_those_of_a_method_that_there_is(words: tuple[str, ...]) ->
 
 
 def test_what_a_stream_is_is_a_whole_sentence():
-    told = {
+    sentences = {
         entry["stream"]: entry["what"]
         for entry in map(json.loads, onepass("list", "streams", "--json").out.splitlines())
     }
-    assert told["blurry"].endswith("spread evenly over the other tasks")
-    assert told["class-incremental"].startswith("Tasks of disjoint classes; inside a task")
+    assert sentences["blurry"].endswith("(i-Blurry, Koh et al., ICLR 2022)")
+    assert sentences["class-incremental"].endswith("with samples shuffled within each task")
 
 
 def test_a_network_is_listed_with_what_it_takes_and_its_sentence():
-    listed = {one["network"]: one for one in onepass("list", "networks", "--json").records}
+    listed = {item["network"]: item for item in onepass("list", "networks", "--json").records}
     assert listed["resnet18"]["takes"] == "images"
     assert listed["mlp"] == {
         "network": "mlp",

@@ -1,4 +1,4 @@
-"""What a saved learner's memory holds, shown."""
+"""`onepass memory` shows the memory of a saved learner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onepass.learning.checkpoint import file
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
-    """Three black cats and two white dogs, 4 pixels wide, in a memory that has room."""
+    """Saves a learner with three black cats and two white dogs; its memory has room for more."""
     learner = package.ER(memory=10, device="cpu", augment="none")
     pixels = torch.tensor([0, 0, 0, 255, 255], dtype=torch.uint8)
     learner.learn(pixels.view(5, 1, 1, 1).expand(5, 3, 4, 4), [0, 0, 0, 1, 1])
@@ -34,7 +34,7 @@ def test_a_sheet_has_a_line_of_images_for_each_class(pets: Path, tmp_path: Path)
     sheet = np.asarray(Image.open(tmp_path / "sheet.png").convert("L"))
     left = sheet.shape[1] - 3 * 34  # three places of 32 pixels and a gap
     thumbnails = sheet[2:, left:].reshape(2, 34, 3, 34)[:, :32, :, :32]
-    assert [[int(one) for one in line] for line in thumbnails.mean(axis=(1, 3))] == [
+    assert [[int(entry) for entry in line] for line in thumbnails.mean(axis=(1, 3))] == [
         [0, 0, 0],
         [255, 255, 255],
     ]

@@ -1,4 +1,4 @@
-"""Images classified by a finished run."""
+"""`onepass predict` classifies images with a finished run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first 40 test digits as PNG files, in two folders."""
+    """Writes the first 40 test digits as PNG files, into two folders."""
     folder = tmp_path_factory.mktemp("images")
     for index, pixels in enumerate(package.load("digits").test_x[:40, 0].numpy()):
         path = folder / ("few" if index < 10 else "many") / f"{index:03}.png"
@@ -59,9 +59,9 @@ def test_predict_prints_json_if_asked(model: Path, images: Path) -> None:
 
 
 def test_predict_takes_one_image(model: Path, images: Path) -> None:
-    one = images / "few/003.png"
-    assert predicted(onepass("predict", model, one)) == [
-        entry for entry in predicted(onepass("predict", model, images)) if entry[0] == str(one)
+    image = images / "few/003.png"
+    assert predicted(onepass("predict", model, image)) == [
+        entry for entry in predicted(onepass("predict", model, images)) if entry[0] == str(image)
     ]
 
 
@@ -75,8 +75,8 @@ def test_images_of_other_sizes_and_modes_are_fitted(
         picture.convert("RGBA").save(tmp_path / "c.webp", lossless=True)
         picture.resize((64, 64)).save(tmp_path / "d.bmp")
     found = predicted(onepass("predict", model, tmp_path))
-    assert [one[1] for one in found] == [label] * 4
-    assert [one[2] for one in found[:3]] == pytest.approx([score] * 3, abs=0.01)
+    assert [item[1] for item in found] == [label] * 4
+    assert [item[2] for item in found[:3]] == pytest.approx([score] * 3, abs=0.01)
 
 
 def test_images_with_sixteen_bits_a_pixel_are_scaled_and_not_cut_off(
@@ -95,8 +95,8 @@ def test_predict_prints_class_names(tmp_path: Path) -> None:
     model = Path(run_job(JOB, tmp_path / "runs").out) / "checkpoint.pt"
     pixels = data.test_x[::20].permute(0, 2, 3, 1).numpy()
     (tmp_path / "images").mkdir()
-    for index, one in enumerate(pixels):
-        Image.fromarray(one).save(tmp_path / f"images/{index}.png")
+    for index, item in enumerate(pixels):
+        Image.fromarray(item).save(tmp_path / f"images/{index}.png")
     labels = package.open(model).predict(data.test_x[::20])
     found = predicted(onepass("predict", model, tmp_path / "images"))
     assert [name for _, name, _ in found] == [f"class{label}" for label in labels]

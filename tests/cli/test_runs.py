@@ -1,4 +1,4 @@
-"""`onepass runs`: what lies in folders and lines, listed, shown, compared and exported."""
+"""`onepass runs` lists, shows, compares and exports runs in folders and .jsonl files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\u202e"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """er and gsa, two seeds each; one er with another learning rate; one that was stopped."""
+    """Makes runs of er and gsa with two seeds each, one with another rate, and a stopped one."""
     out = tmp_path_factory.mktemp("runs")
     assert onepass("run", "er", "gsa", "--seeds", 2, *QUICK, "--out", out).status == 0
     other = onepass("run", "er", "--set", "lr=5e-4", *QUICK, "--out", out)
@@ -72,12 +72,12 @@ def changed(path: Path, **values: object) -> None:
 def test_every_run_is_listed_with_its_numbers_and_its_place(
     runs: Path, results: list[Result]
 ) -> None:
-    finished = [one for one in listed(runs) if one["state"] == "finished"]
-    assert [one["where"] for one in finished] == [result.out for result in results]
-    for one, result in zip(finished, results, strict=True):
+    finished = [item for item in listed(runs) if item["state"] == "finished"]
+    assert [item["where"] for item in finished] == [result.out for result in results]
+    for item, result in zip(finished, results, strict=True):
         names = ("method", "variant", "dataset", "memory", "seed", "accuracy", "seconds")
-        assert [one[name] for name in names] == [result.as_json()[name] for name in names]
-        assert one["any-time"] == result.anytime_accuracy
+        assert [item[name] for name in names] == [result.as_json()[name] for name in names]
+        assert item["any-time"] == result.anytime_accuracy
     text = onepass("runs", "list", runs)
     header, *rows = text.out.splitlines()
     assert header.split() == COLUMNS.split(",")
@@ -88,7 +88,7 @@ def test_every_run_is_listed_with_its_numbers_and_its_place(
 
 def test_lines_and_folders_are_listed_together(runs: Path, file: Path) -> None:
     both = listed(file, runs)
-    assert [one["where"] for one in both[:5]] == [f"{file}:{number}" for number in range(1, 6)]
+    assert [item["where"] for item in both[:5]] == [f"{file}:{number}" for number in range(1, 6)]
     assert len(both) == 11
 
 
@@ -97,7 +97,7 @@ def test_a_run_below_several_paths_is_listed_once(runs: Path, results: list[Resu
     for more in (runs, Path(results[0].out)):
         assert listed(runs, more) == once
     first = Path(results[-1].out)
-    assert next(one["where"] for one in listed(first, runs)) == str(first)
+    assert next(item["where"] for item in listed(first, runs)) == str(first)
 
 
 def test_lines_in_a_folder_are_listed_but_for_those_of_no_run(file: Path) -> None:
@@ -105,13 +105,13 @@ def test_lines_in_a_folder_are_listed_but_for_those_of_no_run(file: Path) -> Non
     search.write_text('{"lr": 0.1, "points": []}\n')
     places = [f"{file}:{number}" for number in range(1, 6)]
     for asked in ((file.parent,), (file.parent, file)):
-        assert [one["where"] for one in listed(*asked)] == places
+        assert [item["where"] for item in listed(*asked)] == places
     assert listed(search)[0]["problem"].startswith("it has no ")
 
 
 def test_a_broken_run_is_listed_with_the_steps_it_has_done(runs: Path) -> None:
-    (one,) = listed(runs, "--where", "state=broken", "--columns", "where,method,steps_done,steps")
-    assert one == {"where": str(runs / "stopped"), "method": "er", "steps_done": 3, "steps": 10}
+    (item,) = listed(runs, "--where", "state=broken", "--columns", "where,method,steps_done,steps")
+    assert item == {"where": str(runs / "stopped"), "method": "er", "steps_done": 3, "steps": 10}
     assert "broken at 3 of 10" in onepass("runs", "list", runs).out
 
 
@@ -136,9 +136,9 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(
     result.write_text(damage)
     file.write_text(f"{damage}\n{file.read_text()}")
     found = listed(tmp_path / "runs", file)
-    bad = [one for one in found if one["state"] == "damaged"]
-    assert [one["where"] for one in bad] == [str(result.parent), f"{file}:1"]
-    assert all(said in one["problem"] for one in bad)
+    bad = [item for item in found if item["state"] == "damaged"]
+    assert [item["where"] for item in bad] == [str(result.parent), f"{file}:1"]
+    assert all(said in item["problem"] for item in bad)
     assert len(found) == 6 + 6
     text = onepass("runs", "list", tmp_path / "runs", file)
     assert text.status == 0
@@ -166,7 +166,7 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(
 def test_only_those_that_meet_every_condition_are_listed(
     where: list[str], count: int, runs: Path
 ) -> None:
-    asked = [word for one in where for word in ("--where", one)]
+    asked = [word for item in where for word in ("--where", item)]
     assert len(listed(runs, *asked)) == count
 
 
@@ -174,16 +174,16 @@ def test_settings_of_a_line_are_found_where_it_has_them(file: Path) -> None:
     texts = file.read_text().splitlines()
     content = {**json.loads(texts[0]), "settings": {"lr": 0.25}}
     file.write_text("\n".join([json.dumps(content), *texts[1:]]))
-    (one,) = listed(file, "--where", "lr=0.25", "--columns", "where,settings.lr,lr")
-    assert one == {"where": f"{file}:1", "settings.lr": 0.25, "lr": 0.25}
+    (item,) = listed(file, "--where", "lr=0.25", "--columns", "where,settings.lr,lr")
+    assert item == {"where": f"{file}:1", "settings.lr": 0.25, "lr": 0.25}
 
 
 def test_a_list_is_sorted_by_any_key_and_what_lacks_it_comes_last(runs: Path) -> None:
-    up = [one["accuracy"] for one in listed(runs, "--sort", "accuracy")]
+    up = [item["accuracy"] for item in listed(runs, "--sort", "accuracy")]
     assert up == [*sorted(up[:-1]), None]
-    down = [one["accuracy"] for one in listed(runs, "--sort", "-accuracy")]
+    down = [item["accuracy"] for item in listed(runs, "--sort", "-accuracy")]
     assert down == [*reversed(up[:-1]), None]
-    assert [one["method"] for one in listed(runs, "--sort", "method")] == ["er"] * 4 + ["gsa"] * 2
+    assert [item["method"] for item in listed(runs, "--sort", "method")] == ["er"] * 4 + ["gsa"] * 2
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def seconds(act: Any) -> float:
 
 
 def copies(results: list[Result], tmp_path: Path) -> tuple[list[str], Path, Path]:
-    """The same results many times: as texts, as folders, and as lines."""
+    """Writes the same results many times: as texts, as folders, and as lines."""
     entry = {**results[0].as_json(), "class_accuracy": [50.5] * 100}
     texts = [json.dumps({**entry, "seed": seed}) for seed in range(MANY)]
     for seed, text in enumerate(texts):
@@ -274,7 +274,7 @@ def test_the_ordinary_list_reads_results_only(runs: Path, monkeypatch: pytest.Mo
 
 
 def test_a_run_is_shown_with_all_that_is_known_of_it(runs: Path, results: list[Result]) -> None:
-    (result,) = [one for one in results if one.variant.get("lr") == "5e-4"]
+    (result,) = [item for item in results if item.variant.get("lr") == "5e-4"]
     known = onepass("runs", "show", result.out, "--json").record
     assert (known["where"], known["state"]) == (result.out, "finished")
     assert known["settings"]["lr"] == 5e-4
@@ -330,7 +330,7 @@ def test_a_run_that_cannot_be_shown_is_one_line(
     wrong = {**results[0].as_json(), "accuracy_matrix": [["x"]]}
     with file.open("a") as more:
         more.write(f"{{\n{json.dumps(wrong)}\n")
-    given = [one.replace("RUNS", str(runs)).replace("FILE", str(file)) for one in what]
+    given = [item.replace("RUNS", str(runs)).replace("FILE", str(file)) for item in what]
     done = onepass("runs", "show", *given)
     assert done.status == 2
     assert said in done.error
@@ -343,8 +343,8 @@ def test_two_runs_differ_in_what_was_asked_otherwise_and_in_nothing_else(
     runs: Path, results: list[Result]
 ) -> None:
     plain, other = (
-        next(one for one in results if one.method == "er" and one.seed == 0 and wanted(one))
-        for wanted in (lambda one: "lr" not in one.variant, lambda one: "lr" in one.variant)
+        next(item for item in results if item.method == "er" and item.seed == 0 and wanted(item))
+        for wanted in (lambda item: "lr" not in item.variant, lambda item: "lr" in item.variant)
     )
     found = onepass("runs", "diff", plain.out, other.out, "--json").record
     assert found["differences"].pop("settings.lr") == [1e-3, 5e-4]
@@ -370,7 +370,7 @@ def test_a_run_does_not_differ_from_itself_wherever_it_lies(
 def test_a_setting_that_only_one_method_has_is_a_difference(
     results: list[Result], tmp_path: Path
 ) -> None:
-    er, gsa = (next(one for one in results if one.method == name) for name in ("er", "gsa"))
+    er, gsa = (next(item for item in results if item.method == name) for name in ("er", "gsa"))
     settings = json.loads(Path(gsa.out, "run.json").read_text())["learner"]
     line = tmp_path / "gsa.jsonl"
     line.write_text(json.dumps({**gsa.as_json(), "settings": settings}))
@@ -428,7 +428,7 @@ def test_settings_of_several_kinds_are_json_in_parquet(
         changed(folder / "run.json", learner={**recorded["learner"], "odd": value})
         folders.append(folder)
     rows = exported(file.with_suffix(".parquet"), tmp_path / "runs")
-    assert [one and json.loads(one) for one in (row["settings.odd"] for row in rows)] == values
+    assert [item and json.loads(item) for item in (row["settings.odd"] for row in rows)] == values
 
 
 def test_a_cell_of_an_export_is_no_formula(results: list[Result], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""onepass sweep: all runs of a file, whatever happened to them before and happens meanwhile."""
+"""`onepass sweep` finishes all runs of a file, whatever interrupts it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in this process, which is faster; the real ones are in processes of their own."""
+    """Makes a sweep run in this process, which is faster than the worker processes of real ones."""
     monkeypatch.setattr("onepass.executors.choose_executor", lambda *_, **__: Serial())
 
 
@@ -80,7 +80,7 @@ def summary(done: Done) -> str:
 
 
 def folders(out: Path) -> dict[str, Path]:
-    """By method and seed."""
+    """Returns the run folders by method and seed."""
     found = {}
     for path in out.glob("*/run.json"):
         job = json.loads(path.read_text())["job"]
@@ -110,7 +110,7 @@ def test_a_sweep_does_what_run_does_and_is_then_finished(file: Path, tmp_path: P
     assert done.status == 0, done.err
     assert summary(done).startswith("4 finished, 0 skipped, 0 failed")
     alone = run_job(JOB, tmp_path / "alone")
-    (ours,) = [one for one in done.records if (one["method"], one["seed"]) == ("er", 0)]
+    (ours,) = [entry for entry in done.records if (entry["method"], entry["seed"]) == ("er", 0)]
     assert values_of(ours, SAME[1:]) == values_of(alone, SAME[1:])
     with untouched(out):
         again = sweep(file, "--out", out, "--json")
@@ -130,7 +130,7 @@ def test_what_was_stopped_goes_on_where_it_was_and_what_changed_is_run_anew(
     with untouched(Path(finished.out)):
         done = sweep(file, "--out", out, "--json")
     assert summary(done).startswith("3 finished, 1 skipped")
-    (ours,) = [one for one in done.records if (one["method"], one["seed"]) == ("er", 0)]
+    (ours,) = [entry for entry in done.records if (entry["method"], entry["seed"]) == ("er", 0)]
     assert values_of(ours, SAME[1:]) == values_of(whole, SAME[1:])
     assert logged(Path(ours["out"]), "resumed after step 10") == 1
     file.write_text(SMALL.replace('methods = ["er", "finetune"]', 'methods = "er"\nset.lr = 0.01'))
@@ -215,7 +215,7 @@ def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_pat
     with untouched(tmp_path):
         done = sweep(file, "--out", out, "--dry-run", "--json")
         shown = sweep(file, "--out", out, "--dry-run")
-    states = {one["run"]: (one["state"], one["expected_seconds"]) for one in done.records}
+    states = {entry["run"]: (entry["state"], entry["expected_seconds"]) for entry in done.records}
     took = finished.seconds + finished.scoring_seconds
     assert states.pop(Path(finished.out).name) == ("finished", None)
     assert [state for state, _ in states.values()] == ["to run", "to resume", "damaged"]
@@ -236,14 +236,16 @@ def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_pat
 def test_where_one_dataset_is_missing_those_of_another_are_done(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole file is refused, since what its lines hold cannot be told without the data."""
+    """Without its data the whole file is refused: nobody can tell which of its lines are there."""
     monkeypatch.setenv("ONEPASS_DATA", str(tmp_path / "none"))
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
     file.write_text(SMALL.replace('"synthetic"', '["mnist", "synthetic"]'))
     wanted = ("--append", tmp_path / "lines.jsonl")
     assert "mnist" in sweep(file, *wanted).error
     assert sweep(file, *wanted, "--dataset", "synthetic").status == 0
-    assert {one.dataset for one in lines.read_results(tmp_path / "lines.jsonl")} == {"synthetic"}
+    assert {entry.dataset for entry in lines.read_results(tmp_path / "lines.jsonl")} == {
+        "synthetic"
+    }
 
 
 @pytest.mark.usefixtures("here")
@@ -317,7 +319,7 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(file: Path, tmp_pat
     assert pids and eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     (saved,) = out.glob("*/checkpoint.pt")
     states = sweep(file, "--out", out, "--dry-run", "--json").records
-    assert {one["run"]: one["state"] for one in states}[saved.parent.name] == "to resume"
+    assert {entry["run"]: entry["state"] for entry in states}[saved.parent.name] == "to resume"
 
 
 # ---- others at the same folder
@@ -327,7 +329,7 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(file: Path, tmp_pat
 def test_two_sweeps_at_once_neither_repeat_nor_disturb_each_other(
     file: Path, tmp_path: Path
 ) -> None:
-    """On one folder and one file of lines: each run once, by one or the other."""
+    """They share one folder and one file of lines; each run is done once, by either."""
     out, appended = tmp_path / "out", tmp_path / "lines.jsonl"
     file.write_text(SMALL.replace("seeds = 2", "seeds = 4"))
     both = [begin(file, "--out", out, "--append", appended, "--checkpoint", 5) for _ in range(2)]
@@ -339,7 +341,7 @@ def test_two_sweeps_at_once_neither_repeat_nor_disturb_each_other(
     assert len(folders(out)) == 8
     for folder in folders(out).values():
         assert logged(folder, " started") == logged(folder, " finished") == 1
-    assert sorted(one.identity for one in lines.read_results(appended)) == sorted(
+    assert sorted(entry.identity for entry in lines.read_results(appended)) == sorted(
         json.loads((folder / "run.json").read_text())["identity"]
         for folder in folders(out).values()
     )
@@ -409,8 +411,8 @@ def test_each_run_is_a_line_and_what_is_there_is_not_run_again(file: Path, tmp_p
     assert summary(first).startswith("4 finished, 0 skipped, 0 failed")
     whole = run_job(JOB, tmp_path / "whole")
     results = lines.read_results(appended)
-    assert [len(results), len({one.identity for one in results})] == [4, 4]
-    (ours,) = [one for one in results if one.identity == whole.identity]
+    assert [len(results), len({entry.identity for entry in results})] == [4, 4]
+    (ours,) = [entry for entry in results if entry.identity == whole.identity]
     assert values_of(ours, SAME) == values_of(whole, SAME)
     assert (ours.revision, ours.data_sha256, ours.settings) == (
         whole.revision,
@@ -419,7 +421,7 @@ def test_each_run_is_a_line_and_what_is_there_is_not_run_again(file: Path, tmp_p
     )
     file.write_text(SMALL.replace("seeds = 2", "seeds = 3"))
     again = sweep(file, "--append", appended, "--dry-run", "--json").records
-    assert [one["state"] for one in again] == ["finished"] * 4 + ["to run"] * 2
+    assert [entry["state"] for entry in again] == ["finished"] * 4 + ["to run"] * 2
     assert summary(sweep(file, "--append", appended)).startswith("2 finished, 4 skipped")
     assert len(lines.read_results(appended)) == 6
     assert {path.name for path in tmp_path.iterdir()} == {"a.toml", "lines.jsonl", "whole"}
@@ -429,7 +431,7 @@ def test_each_run_is_a_line_and_what_is_there_is_not_run_again(file: Path, tmp_p
 
 @pytest.mark.usefixtures("here")
 def test_who_asks_for_a_watcher_in_vain_is_told(here: None, file: Path, tmp_path: Path) -> None:
-    """They write into run folders, and a run that is finished has no more to be watched."""
+    """Probes write into run folders, so a finished run cannot be probed any more."""
     out, lines_file = tmp_path / "runs", tmp_path / "a.jsonl"
     file.write_text(SMALL.replace('["er", "finetune"]', '"finetune"').replace("= 2", "= 1"))
     assert "probes" not in sweep(file, "--out", out).err
@@ -454,7 +456,7 @@ def test_what_was_finished_and_not_yet_written_down_is_not_lost(file: Path, tmp_
 def test_what_one_run_took_tells_whether_the_next_ones_fit(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of its kind, and those of another method on the same data."""
+    """Runs of the same kind count, and runs of another method on the same data."""
 
     class Slow(Serial):
         def outcomes(self, *given: Any) -> Generator[Outcome, None, None]:
@@ -471,8 +473,10 @@ def test_what_one_run_took_tells_whether_the_next_ones_fit(
 def test_when_the_time_is_up_what_is_running_stops_and_can_go_on(
     file: Path, tmp_path: Path
 ) -> None:
-    """The first is tried since nobody knows how long it takes; the others wait for it in vain. On a
-    slow machine it may not come to its first checkpoint; then there is more time."""
+    """The first run starts because its duration is unknown; the others wait for it.
+
+    On a slow machine it may not reach its first checkpoint, so the limit then grows.
+    """
     file.write_text(
         '[defaults]\nmethods = "gsa"\nbatch = 1\nevery = 1\nseeds = 2\nset = { mix = 512 }\n'
     )  # 1442 slow steps, each scored
@@ -485,7 +489,7 @@ def test_when_the_time_is_up_what_is_running_stops_and_can_go_on(
         assert seconds < time.monotonic() - began < seconds + 30
         told = "0 finished, 0 skipped, 0 failed, 2 left: the same command"
         assert summary(done).startswith(told)
-        states = [one["state"] for one in sweep(*asked, "--dry-run", "--json").records]
+        states = [entry["state"] for entry in sweep(*asked, "--dry-run", "--json").records]
         if states[0] == "to resume":
             break
     assert states == ["to resume", "to run"]
@@ -497,7 +501,7 @@ def test_when_the_time_is_up_what_is_running_stops_and_can_go_on(
 
 @pytest.mark.slow  # each alone is tested above, with the executors or with bad options
 def test_whatever_happens_to_six_runs_they_end_with_the_same_bits() -> None:
-    """benchmarks/faults.py, which says what it does to them."""
+    """benchmarks/faults.py says which faults it inflicts."""
     line = [sys.executable, str(ROOT / "benchmarks/faults.py"), "--runs", "6", "--seed", "1"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""In a real terminal: bars and tables of its width, and no colour for who wants none."""
+"""In a real terminal, bars and tables have its width, and colours can be switched off."""
 
 from __future__ import annotations
 

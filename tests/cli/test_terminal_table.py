@@ -1,4 +1,4 @@
-"""Tables are as wide as the terminal, and no number in them is ever cut."""
+"""Tables fit the terminal and never cut a number."""
 
 from __future__ import annotations
 

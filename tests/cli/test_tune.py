@@ -1,4 +1,4 @@
-"""`onepass tune`: a search that stops at any moment, goes on, and ends with settings for `run`."""
+"""`onepass tune` can stop at any moment, continues, and ends with settings for `run`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def in_a_hurry() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three trials that nothing disturbed."""
+    """Runs three trials without interruption."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "space.toml").write_text(SPACE)
     done = tune(folder / "space.toml", out=folder / "search")
@@ -66,9 +66,9 @@ def asked(space: Path, *arguments: object, out: Path, trials: int = 3) -> tuple[
 
 
 def tried(out: Path) -> list[tuple[dict[str, str], str, float | None]]:
-    """The settings, state and value of each trial."""
+    """Returns settings, state and value of each trial."""
     trials = Study(out / "study.db").trials()
-    return [(one.user_attrs["settings"], one.state.name, one.value) for one in trials]
+    return [(entry.user_attrs["settings"], entry.state.name, entry.value) for entry in trials]
 
 
 def results(out: Path) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ def results(out: Path) -> list[dict[str, Any]]:
 
 
 def test_a_search_ends_with_the_best_settings_which_run_takes(whole: Path, tmp_path: Path) -> None:
-    settings, _, value = max(tried(whole), key=lambda one: one[2] or 0)
+    settings, _, value = max(tried(whole), key=lambda entry: entry[2] or 0)
     best = whole / "best.toml"
     said = (whole.parent / "said.toml").read_text()
     assert said == best.read_text()
@@ -90,7 +90,7 @@ def test_a_search_ends_with_the_best_settings_which_run_takes(whole: Path, tmp_p
     by_hand = onepass("run", "er", *pairs, *RUN, "--out", tmp_path / "b").record
     assert by_file["state_sha256"] == by_hand["state_sha256"]
     assert Path(by_file["out"]).name == Path(by_hand["out"]).name
-    assert by_file["state_sha256"] in [one["state_sha256"] for one in results(whole)]
+    assert by_file["state_sha256"] in [entry["state_sha256"] for entry in results(whole)]
 
 
 @pytest.mark.parametrize("objective", ["mean", "accuracy", "anytime"])
@@ -101,13 +101,15 @@ def test_a_trial_is_worth_the_mean_of_its_seeds_on_held_out_data(
     done = tune(space, "--seeds", 2, "--objective", objective, out=out, trials=1)
     assert done.status == 0, done.err
     found = results(out)
-    assert [one["seed"] for one in found] == [0, 1]
-    assert all("validation=0.1" in one["variant"] for one in found)
-    assert all(one["samples"][1] == [6] * 10 for one in found)  # a tenth of 60 each, no test image
+    assert [entry["seed"] for entry in found] == [0, 1]
+    assert all("validation=0.1" in entry["variant"] for entry in found)
+    assert all(
+        entry["samples"][1] == [6] * 10 for entry in found
+    )  # a tenth of 60 each, no test image
     values = {
-        "accuracy": [one["accuracy"] for one in found],
-        "anytime": [one["anytime_accuracy"] for one in found],
-        "mean": [(one["accuracy"] + one["anytime_accuracy"]) / 2 for one in found],
+        "accuracy": [entry["accuracy"] for entry in found],
+        "anytime": [entry["anytime_accuracy"] for entry in found],
+        "mean": [(entry["accuracy"] + entry["anytime_accuracy"]) / 2 for entry in found],
     }
     ((_, state, value),) = tried(out)
     assert (state, value) == ("COMPLETE", pytest.approx(sum(values[objective]) / 2))
@@ -129,7 +131,7 @@ def test_options_win_over_the_file_and_what_is_set_is_in_every_run(
     done = tune(space, "--memory", 20, "--set", "replay=8", out=out, trials=1)
     assert done.status == 0, done.err
     recorded = [json.loads(file.read_text())["learner"] for file in out.rglob("run.json")]
-    kept = [(one["memory"], one["replay"], one["head"]) for one in recorded]
+    kept = [(entry["memory"], entry["replay"], entry["head"]) for entry in recorded]
     assert kept == [(20, 8, "frozen")] * 2
     best = tomllib.loads((out / "best.toml").read_text())
     assert (best["replay"], best["head"]) == (8, "frozen")
@@ -266,7 +268,7 @@ def test_a_search_that_was_killed_ends_as_one_that_was_not(
     done = tune(space, out=out)
     assert done.status == 0, done.err
     assert tried(out) == tried(whole)
-    assert all(one.state.is_finished() for one in Study(out / "study.db").study.get_trials())
+    assert all(entry.state.is_finished() for entry in Study(out / "study.db").study.get_trials())
 
 
 def test_a_full_disk_stops_the_search_and_costs_no_trial(
@@ -296,7 +298,7 @@ def test_several_at_a_time_try_as_many(
     assert done.status == 0, done.err
     assert [state for _, state, _ in tried(out)] == ["COMPLETE"] * 3
     assert len(results(out)) == 6
-    found = {one["variant"]: one["accuracy"] for one in results(out) if one["seed"] == 0}
+    found = {entry["variant"]: entry["accuracy"] for entry in results(out) if entry["seed"] == 0}
     alone = onepass(
         "run", "er", "--settings", out / "best.toml", *RUN, "--out", tmp_path / "alone"
     ).record

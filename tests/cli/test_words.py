@@ -1,5 +1,7 @@
-"""Whatever is typed, named or piped elsewhere: one line, no traceback, nothing left behind, and
-nothing that a terminal would obey."""
+"""Whatever is typed or piped, an error is one line without traceback or escape sequences.
+
+Nothing is left behind.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def test_an_interrupt_while_torch_is_imported_is_one_line() -> None:
 def test_an_import_that_makes_something_else_of_an_interrupt_is_interrupted_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As dataclasses do, in whose midst most of an import is."""
+    """Dataclasses do so, and most of an import is spent in them."""
 
     def imported(*_: object) -> None:
         try:
@@ -134,7 +136,7 @@ def test_what_an_encoding_cannot_write_is_written_otherwise(encoding: str, tmp_p
         *[("--set", f"replay={number}") for number in (10**12, 10**15, 2**62, 2**63 - 1)],
         ("--set", "replay=" + "9" * 5000),
     ],
-    ids=lambda value: " ".join(str(one)[:30] for one in value),
+    ids=lambda value: " ".join(str(entry)[:30] for entry in value),
 )
 def test_numbers_that_nothing_can_hold_are_refused(
     arguments: tuple[object, ...], tmp_path: Path

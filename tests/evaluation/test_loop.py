@@ -1,4 +1,4 @@
-"""The loop: when it scores, on what, and that it only watches."""
+"""The loop: when it scores, on which samples, and that scoring changes nothing."""
 
 import math
 import sys
@@ -29,7 +29,7 @@ def stream(data):
     return ClassIncremental(data, tasks=3, batch=4, seed=1)
 
 
-def learner(method=onepass.ER, **settings):
+def make_learner(method=onepass.ER, **settings):
     return method(**{"device": "cpu", "seed": 2, **settings})
 
 
@@ -38,7 +38,7 @@ def untimed(tick):
 
 
 class Broken(nn.Module):
-    """A network that stops giving numbers after some forwards."""
+    """A network whose outputs become NaN after some forward passes."""
 
     def __init__(self, after):
         super().__init__()
@@ -50,49 +50,49 @@ class Broken(nn.Module):
         return self.linear(x) * (math.nan if self.calls > self.after else 1.0)
 
 
-# ---- when
+# ---- when it scores
 
 
 def test_there_is_a_point_at_the_end_of_each_task(stream):
-    points = list(evaluate(learner(memory=20), stream))
+    points = list(evaluate(make_learner(memory=20), stream))
     assert [(point.task, point.step) for point in points] == [(0, 5), (1, 10), (2, 15)]
     assert all(point.boundary for point in points)
 
 
 @pytest.mark.parametrize("every", [1, 2, 4, 5, 100])
-def test_and_at_every_so_many_steps(stream, every):
-    points = list(evaluate(learner(memory=20), stream, every=every))
+def test_there_is_a_point_after_every_so_many_steps(stream, every):
+    points = list(evaluate(make_learner(memory=20), stream, every=every))
     ends = {5, 10, 15}
     assert [point.step for point in points] == sorted(ends | set(range(every, 16, every)))
     assert [point.boundary for point in points] == [point.step in ends for point in points]
     assert [point.task for point in points] == [(point.step - 1) // 5 for point in points]
 
 
-def test_walking_ticks_after_every_batch(stream):
-    ticks = list(learn_and_score(learner(memory=20), stream))
+def test_there_is_a_tick_after_every_batch(stream):
+    ticks = list(learn_and_score(make_learner(memory=20), stream))
     assert [tick.step for tick in ticks] == list(range(1, 16))
     assert [isinstance(tick, Point) for tick in ticks] == [tick.step % 5 == 0 for tick in ticks]
     assert [tick.seconds for tick in ticks] == sorted(tick.seconds for tick in ticks)
     assert ticks[0].seconds > 0
 
 
-def test_nothing_is_learned_until_the_next_point_is_asked_for(stream):
-    one = learner(memory=20)
-    points = evaluate(one, stream)
-    assert one.steps == 0
+def test_the_loop_learns_nothing_until_the_next_point_is_requested(stream):
+    learner = make_learner(memory=20)
+    points = evaluate(learner, stream)
+    assert learner.steps == 0
     next(points)
-    assert one.steps == 5
+    assert learner.steps == 5
 
 
 def test_the_learner_is_told_of_every_boundary(stream):
-    one = learner(memory=20, gap=1)
-    tasks = [one.task for _ in learn_and_score(one, stream)]
+    learner = make_learner(memory=20, gap=1)
+    tasks = [learner.task for _ in learn_and_score(learner, stream)]
     assert tasks == [0] * 5 + [1] * 5 + [2] * 5
-    assert one.class_index.told
+    assert learner.class_index.told
 
 
-def test_the_points_loss_is_that_of_the_step(stream):
-    watched, by_hand = learner(memory=20), learner(memory=20)
+def test_the_loss_of_a_point_is_that_of_its_step(stream):
+    watched, by_hand = make_learner(memory=20), make_learner(memory=20)
     losses = []
     for step, (x, y) in enumerate(stream):
         if stream.starts_task(step):
@@ -104,17 +104,17 @@ def test_the_points_loss_is_that_of_the_step(stream):
     assert watched.state_sha256() == by_hand.state_sha256()
 
 
-# ---- on what
+# ---- on which samples
 
 
 def test_counts_are_those_of_a_recount_with_predict(data, stream):
-    """Those of tasks, of two classes each, only where one has ended."""
-    one = learner(memory=4)
-    for point in evaluate(one, stream, every=2):
-        predicted = [int(one.predict(x.unsqueeze(0))) for x in data.test_x]
+    """The confusion of tasks, of two classes each, is counted only at the end of a task."""
+    learner = make_learner(memory=4)
+    for point in evaluate(learner, stream, every=2):
+        predicted = [int(learner.predict(x.unsqueeze(0))) for x in data.test_x]
         correct, total, confusion = [0] * 6, [0] * 6, torch.zeros(3, 3, dtype=torch.int64)
         for guess, truth in zip(predicted, data.test_y.tolist(), strict=True):
-            if truth in one.classes:
+            if truth in learner.classes:
                 total[truth] += 1
                 correct[truth] += guess == truth
                 confusion[truth // 2, guess // 2] += 1
@@ -127,25 +127,25 @@ def test_counts_are_those_of_a_recount_with_predict(data, stream):
 
 
 def test_a_sample_is_scored_without_regard_to_its_neighbours(data, stream):
-    one = learner(memory=20, net=nn.Sequential(nn.Flatten(), nn.BatchNorm1d(10)))
-    list(evaluate(one, stream))
-    together = one.scores(data.test_x)
-    apart = torch.cat([one.scores(x.unsqueeze(0)) for x in data.test_x])
+    learner = make_learner(memory=20, net=nn.Sequential(nn.Flatten(), nn.BatchNorm1d(10)))
+    list(evaluate(learner, stream))
+    together = learner.scores(data.test_x)
+    apart = torch.cat([learner.scores(x.unsqueeze(0)) for x in data.test_x])
     assert torch.allclose(together, apart, atol=1e-5)
 
 
 def test_only_test_images_of_classes_seen_so_far_are_scored(stream):
-    for point in evaluate(learner(memory=20), stream):
+    for point in evaluate(make_learner(memory=20), stream):
         seen = {label for group in stream.tasks[: point.task + 1] for label in group}
         assert point.total == tuple(7 if label in seen else 0 for label in range(6))
         assert all(count <= total for count, total in zip(point.correct, point.total, strict=True))
 
 
-def test_a_class_that_has_not_come_yet_is_not_scored_though_its_task_has_begun(data):
+def test_an_unseen_class_of_the_current_task_is_not_scored(data):
     stream = ClassIncremental(data, tasks=1, batch=1, seed=0)
-    one = learner(onepass.Finetune)
-    for point in evaluate(one, stream, every=1):
-        assert {label for label in range(6) if point.total[label]} == set(one.classes)
+    learner = make_learner(onepass.Finetune)
+    for point in evaluate(learner, stream, every=1):
+        assert {label for label in range(6) if point.total[label]} == set(learner.classes)
 
 
 def test_a_class_without_test_images_counts_for_nothing(data):
@@ -153,7 +153,7 @@ def test_a_class_without_test_images_counts_for_nothing(data):
     bare = onepass.Dataset(
         "bare", data.train_x, data.train_y, data.test_x[held], data.test_y[held], data.class_names
     )
-    *_, last = evaluate(learner(memory=20), ClassIncremental(bare, tasks=3, batch=4))
+    *_, last = evaluate(make_learner(memory=20), ClassIncremental(bare, tasks=3, batch=4))
     assert last.total == (7, 0, 7, 7, 7, 7)
 
 
@@ -167,75 +167,75 @@ def test_no_score_may_come_before_a_class_that_has_test_images(data):
     )
     stream = ClassIncremental(bare, tasks=3, batch=1, seed=1)
     with pytest.raises(InputError, match=f"at least {came + 1}, not {came}: no class that came"):
-        list(evaluate(learner(memory=20), stream, every=came))
-    assert next(iter(evaluate(learner(memory=20), stream, every=came + 1))).step == came + 1
+        list(evaluate(make_learner(memory=20), stream, every=came))
+    assert next(iter(evaluate(make_learner(memory=20), stream, every=came + 1))).step == came + 1
 
 
-def test_a_learner_that_knows_other_labels_too_is_scored_on_those_of_the_dataset(stream):
-    one = learner(memory=20)
-    one.learn(torch.zeros(2, 10), [77, 78])
-    *_, last = evaluate(one, stream)
+def test_a_learner_with_more_labels_is_scored_on_those_of_the_dataset(stream):
+    learner = make_learner(memory=20)
+    learner.learn(torch.zeros(2, 10), [77, 78])
+    *_, last = evaluate(learner, stream)
     assert last.total == (7,) * 6
     assert last.boundary
 
 
-def test_classes_that_no_task_has_are_in_no_confusion(data):
-    """Neither those that the stream leaves out nor labels that the learner had from elsewhere."""
+def test_classes_outside_of_all_tasks_are_left_out_of_the_confusion(data):
+    """Nor are labels that the learner has learned from other data."""
     order = [torch.nonzero(data.train_y < 2).flatten(), torch.nonzero(data.train_y >= 2).flatten()]
-    one, said = learner(memory=20), [0, 3, 5, 77, -5]
-    one.learn(torch.zeros(2, 10), [77, -5])
-    one.predict = lambda x: torch.tensor(said * len(x))[: len(x)]
-    *_, last = evaluate(one, onepass.Stream(data, order, tasks=[[0, 1], [2, 3]]))
+    learner, predictions = make_learner(memory=20), [0, 3, 5, 77, -5]
+    learner.learn(torch.zeros(2, 10), [77, -5])
+    learner.predict = lambda x: torch.tensor(predictions * len(x))[: len(x)]
+    *_, last = evaluate(learner, onepass.Stream(data, order, tasks=[[0, 1], [2, 3]]))
     assert last.total == (7,) * 6
     confusion = [[0, 0], [0, 0]]
-    for truth, guess in zip(sorted(data.test_y.tolist()), said * 42, strict=False):
+    for truth, guess in zip(sorted(data.test_y.tolist()), predictions * 42, strict=False):
         if truth < 4 and guess in (0, 3):
             confusion[truth // 2][guess // 2] += 1
     assert last.confusion == tuple(map(tuple, confusion))
 
 
 def test_scoring_changes_no_bit_of_the_learner(stream):
-    """Not even the statistics of its BatchNorm."""
+    """The running statistics of BatchNorm stay too."""
     net, hashes = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(10)), set()
     for every, prequential in ((None, False), (1, False), (3, True)):
-        one = learner(memory=20, net=net)
-        list(evaluate(one, stream, every=every, prequential=prequential))
-        hashes.add(one.state_sha256())
+        learner = make_learner(memory=20, net=net)
+        list(evaluate(learner, stream, every=every, prequential=prequential))
+        hashes.add(learner.state_sha256())
     assert len(hashes) == 1
 
 
-# ---- before learning
+# ---- prequential scores
 
 
-def test_prequential_scores_are_those_of_a_loop_that_predicts_and_then_learns(stream):
-    one, hits, tried, expected = learner(memory=20), 0, 0, []
+def test_prequential_scores_equal_those_of_a_plain_loop(stream):
+    learner, hits, tried, expected = make_learner(memory=20), 0, 0, []
     for step, (x, y) in enumerate(stream):
         if step:
-            hits += int((one.predict(x) == y).sum())
+            hits += int((learner.predict(x) == y).sum())
         tried += len(y)
         if stream.starts_task(step):
-            one.new_task()
-        one.learn(x, y)
+            learner.new_task()
+        learner.learn(x, y)
         expected.append((hits, tried))
-    ticks = list(learn_and_score(learner(memory=20), stream, prequential=True))
+    ticks = list(learn_and_score(make_learner(memory=20), stream, prequential=True))
     assert [(tick.hits, tick.tried) for tick in ticks] == expected
     assert ticks[-1].tried == 54
     assert ticks[-1].prequential == pytest.approx(100 * hits / 54)
     assert 0 < hits < 54
 
 
-def test_there_is_no_prequential_score_unless_asked_for(stream):
-    *_, last = evaluate(learner(memory=20), stream)
+def test_there_is_no_prequential_score_by_default(stream):
+    *_, last = evaluate(make_learner(memory=20), stream)
     assert last.prequential is None
     assert (last.hits, last.tried) == (0, 0)
 
 
-# ---- going on
+# ---- continuing
 
 
 @pytest.mark.parametrize("stop", [1, 4, 5, 9, 14])
-def test_walking_on_from_a_tick_is_walking_through(stream, stop):
-    whole, parted = learner(memory=20), learner(memory=20)
+def test_continuing_from_a_tick_equals_one_uninterrupted_loop(stream, stop):
+    whole, parted = make_learner(memory=20), make_learner(memory=20)
     expected = [untimed(tick) for tick in learn_and_score(whole, stream, every=3, prequential=True)]
     found = []
     for tick in learn_and_score(parted, stream, every=3, prequential=True):
@@ -248,32 +248,32 @@ def test_walking_on_from_a_tick_is_walking_through(stream, stop):
     assert parted.state_sha256() == whole.state_sha256()
 
 
-def test_walking_on_from_the_end_does_nothing(stream):
-    one = learner(memory=20)
-    *_, last = learn_and_score(one, stream)
-    before = one.state_sha256()
-    assert list(learn_and_score(one, stream, start=last)) == []
-    assert list(learn_and_score(one, stream, start=Tick(15, 2, 1.0))) == []
-    assert one.state_sha256() == before
+def test_continuing_from_the_end_does_nothing(stream):
+    learner = make_learner(memory=20)
+    *_, last = learn_and_score(learner, stream)
+    before = learner.state_sha256()
+    assert list(learn_and_score(learner, stream, start=last)) == []
+    assert list(learn_and_score(learner, stream, start=Tick(15, 2, 1.0))) == []
+    assert learner.state_sha256() == before
 
 
-# ---- failing
+# ---- failures
 
 
 @pytest.mark.parametrize("after", [0, 7])
-def test_a_loss_that_is_no_number_stops_the_run_and_says_where(stream, after):
-    one = learner(onepass.Finetune, net=Broken(after))
+def test_a_nan_loss_stops_the_run_and_names_the_step(stream, after):
+    learner = make_learner(onepass.Finetune, net=Broken(after))
     found = []
     with pytest.raises(TrainingError, match=r"loss of 'finetune' is nan at step \d+"):
-        for point in evaluate(one, stream):
+        for point in evaluate(learner, stream):
             found.append(point.step)
     assert found == [step for step in (5, 10, 15) if step <= after]
 
 
 def test_an_infinite_loss_stops_the_run(stream):
-    one = learner(onepass.Finetune, lr=1e30, optimizer="sgd", weight_decay=0.0)
+    learner = make_learner(onepass.Finetune, lr=1e30, optimizer="sgd", weight_decay=0.0)
     with pytest.raises(TrainingError, match="loss of 'finetune' is"):
-        list(evaluate(one, stream, every=1))
+        list(evaluate(learner, stream, every=1))
 
 
 def test_a_task_without_test_samples_is_named():
@@ -293,17 +293,17 @@ def test_a_batchnorm_that_its_user_froze_stays_frozen():
     assert torch.equal(learner.model.body[1].running_mean, torch.zeros(5))
 
 
-def test_arguments_in_the_wrong_order_are_told_so():
+def test_arguments_in_the_wrong_order_are_refused():
     stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     with pytest.raises(onepass.InputError, match=r"a learner, then a stream.* a Class"):
         list(onepass.evaluate(stream, onepass.ER(memory=5)))
 
 
-# ---- batches of one's own
+# ---- iterables of batches
 
 
-def told(stream, learner):
-    """Yields the stream's batches, and says where a task begins."""
+def with_new_task_calls(stream, learner):
+    """Yields the stream's batches, and calls `new_task` where a task begins."""
     for step, batch in enumerate(stream):
         if stream.starts_task(step):
             learner.new_task()
@@ -312,63 +312,63 @@ def told(stream, learner):
 
 @pytest.mark.parametrize("method", [onepass.BiC, onepass.SCR, onepass.IL2A, onepass.RainbowRT])
 @pytest.mark.parametrize("every", [None, 5])
-def test_the_last_task_of_told_batches_ends_as_that_of_a_stream(data, stream, method, every):
-    """Also if the learner was scored after the last batch, whose end nobody knew then."""
-    streamed, own = (learner(method, memory=20, **method.traits.quick) for _ in range(2))
+def test_the_last_announced_task_of_batches_ends_like_that_of_a_stream(data, stream, method, every):
+    """Also if the learner was scored after the last batch, before that was known to be the last."""
+    streamed, own = (make_learner(method, memory=20, **method.traits.quick) for _ in range(2))
     *_, expected = evaluate(streamed, stream, every=every)
-    *_, last = evaluate(own, told(stream, own), test=data, every=every)
+    *_, last = evaluate(own, with_new_task_calls(stream, own), test=data, every=every)
     assert own._task_ended
     assert own.state_sha256() == streamed.state_sha256()
     assert (last.step, last.accuracy) == (expected.step, expected.accuracy)
     assert last.seconds > 0
 
 
-def test_a_method_without_work_at_a_tasks_end_is_scored_once_after_the_last_batch(data, stream):
-    own = learner(memory=20)
-    points = evaluate(own, told(stream, own), test=data, every=5)
+def test_a_method_without_training_at_task_ends_is_scored_once_after_the_last_batch(data, stream):
+    own = make_learner(memory=20)
+    points = evaluate(own, with_new_task_calls(stream, own), test=data, every=5)
     assert [point.step for point in points] == [5, 10, 15]
 
 
-def test_nobody_ends_a_task_of_batches_that_are_not_told(data, stream):
-    own = learner(onepass.BiC, memory=20, **onepass.BiC.traits.quick)
+def test_inferred_tasks_of_batches_are_not_ended(data, stream):
+    own = make_learner(onepass.BiC, memory=20, **onepass.BiC.traits.quick)
     list(evaluate(own, list(stream), test=data))
     assert not own._task_ended
 
 
-# ---- methods that train to score
+# ---- methods that train before they are scored
 
 
 @dataclass(kw_only=True, eq=False)
 class Late(Finetune):
-    """Says that it trains when scores are asked for."""
+    """A learner whose traits say that it trains before it is scored."""
 
     traits: ClassVar[Traits] = replace(Finetune.traits, trains_to_score=True)
 
 
-def test_a_method_that_trains_to_score_is_scored_at_the_end_only(stream):
-    points = list(evaluate(learner(Late), stream))
+def test_a_method_that_trains_before_scoring_is_scored_at_the_end_only(stream):
+    points = list(evaluate(make_learner(Late), stream))
     assert [(point.step, point.task, point.boundary) for point in points] == [(15, 2, True)]
-    ticks = list(learn_and_score(learner(Late), stream))
+    ticks = list(learn_and_score(make_learner(Late), stream))
     assert [tick.step for tick in ticks] == list(range(1, 16))
     assert [isinstance(tick, Point) for tick in ticks] == [False] * 14 + [True]
 
 
 @pytest.mark.parametrize("every", [1, 4, 100])
-def test_with_a_cadence_it_is_scored_then_and_at_the_ends_of_tasks(stream, every):
-    steps = [point.step for point in evaluate(learner(Late), stream, every=every)]
+def test_with_every_such_a_method_is_also_scored_then_and_at_task_ends(stream, every):
+    steps = [point.step for point in evaluate(make_learner(Late), stream, every=every)]
     assert steps == sorted({5, 10, 15} | set(range(every, 16, every)))
 
 
-def test_it_is_not_trained_anew_before_each_batch(data, stream):
-    """GDumb would fit a network for every batch that is predicted first."""
+def test_prequential_scores_of_such_a_method_are_refused(data, stream):
+    """GDumb would fit a new network before each batch."""
     for followed, test in ((stream, None), (list(stream), data)):
-        late = learner(Late)
+        late = make_learner(Late)
         with pytest.raises(InputError, match="'finetune' trains whenever it is scored"):
             list(evaluate(late, followed, test=test, prequential=True))
         assert not late.steps
 
 
-# ---- what is timed as what
+# ---- times
 
 
 def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
@@ -387,7 +387,7 @@ def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
 
     @dataclass(kw_only=True, eq=False)
     class Slow(Finetune):
-        """A step takes a second, and a quarter to capture; the end of a task 10; a scorer 1000,
+        """A step takes 1 second and its capture 1/4; the end of a task 10; making the scorer 1000,
         and its scores 100."""
 
         def step(self, x, y):
@@ -403,7 +403,7 @@ def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
             return Slowly(super().scorer())
 
     class Watching(Listener):
-        """To look at a step takes half a second, at a point a million."""
+        """The hook `stepped` takes half a second, `scored` a million."""
 
         def stepped(self, learner, step):
             now[0] += 0.5
@@ -412,9 +412,9 @@ def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
             now[0] += 1e6
 
     ticks = []
-    for tick in learn_and_score(learner(Slow), stream, every=4, listener=Watching()):
+    for tick in learn_and_score(make_learner(Slow), stream, every=4, listener=Watching()):
         ticks.append(tick)
-        now[0] += 1e6  # what others do with it is nobody's time
+        now[0] += 1e6  # the time that callers spend on a tick does not count
     scored = [tick.step for tick in ticks if isinstance(tick, Point)]
     assert scored == [4, 5, 8, 10, 12, 15]
     for tick in ticks:
@@ -422,8 +422,8 @@ def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
         assert tick.capture == 0.25 * tick.step
         assert tick.scoring == 1100 * sum(step <= tick.step for step in scored)
 
-    one = learner(Slow)
-    list(learn_and_score(one, stream))
+    learner = make_learner(Slow)
+    list(learn_and_score(learner, stream))
     start = Tick(5, 0, seconds=7.0, scoring=3.0, capture=2.0)
-    on = next(learn_and_score(one, stream, start=start))
+    on = next(learn_and_score(learner, stream, start=start))
     assert (on.step, on.seconds, on.scoring, on.capture) == (6, 8.0, 3.0, 2.25)

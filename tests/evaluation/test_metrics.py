@@ -1,4 +1,4 @@
-"""Metrics are pure functions of the accuracy matrix; each is worked out by hand once."""
+"""Metrics of the accuracy matrix; each is computed by hand once."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_forgetting_counts_from_the_best_ever_not_from_the_first():
     assert metrics.forgetting(there_and_back) == (10 + 0) / 2
 
 
-def test_a_single_task_cannot_have_been_forgotten():
+def test_a_single_task_has_no_forgetting():
     assert metrics.forgetting([[80.0]]) is None
     assert metrics.forgetting_all([[80.0]]) == 0
 
@@ -48,7 +48,7 @@ def test_the_two_forms_of_forgetting_differ_by_the_number_of_tasks(a):
 
 @PROPERTY
 @given(matrices())
-def test_forgetting_is_never_negative_and_never_more_than_there_was(a):
+def test_forgetting_is_between_zero_and_the_best_accuracy(a):
     tasks = len(a)
     assert 0 <= metrics.forgetting_all(a) <= 100
     best = np.nanmax(np.array(a, dtype=float), axis=0)
@@ -60,7 +60,7 @@ def test_forgetting_is_never_negative_and_never_more_than_there_was(a):
 
 @PROPERTY
 @given(matrices(least=2))
-def test_what_never_fell_was_not_forgotten(a):
+def test_an_accuracy_that_never_fell_has_no_forgetting(a):
     values = np.array(a, dtype=float)
     rising = np.where(np.isnan(values), np.nan, np.fmax.accumulate(values, axis=0))
     a = [[None if np.isnan(v) else float(v) for v in row] for row in rising]
@@ -76,7 +76,7 @@ def test_the_matrix_from_counts_by_hand():
 
 @PROPERTY
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 3))
-def test_the_matrix_is_what_torchmetrics_says_of_each_tasks_images(seed, tasks, size):
+def test_the_matrix_equals_torchmetrics_on_the_images_of_each_task(seed, tasks, size):
     rng, classes = np.random.default_rng(seed), tasks * size
     truth = torch.from_numpy(np.repeat(np.arange(classes), rng.integers(1, 9, classes)))
     groups = [list(range(first, first + size)) for first in range(0, classes, size)]
@@ -119,7 +119,7 @@ def test_any_time_accuracy_is_the_mean_over_the_points():
 
 
 @pytest.mark.parametrize("few", [[], [90.0], [90.0, 80.0]])
-def test_fewer_than_three_points_say_nothing_about_any_time(few):
+def test_any_time_accuracy_needs_three_points(few):
     assert metrics.anytime(few) is None
 
 

@@ -1,4 +1,4 @@
-"""What starts when: as the queue says, and as there is memory for it."""
+"""When runs start: in the order of the queue, and if there is enough RAM."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Try:
 
 
 class Stage:
-    """Runs jobs with fake workers, and knows of each try in turn how many were at work together."""
+    """Runs jobs with fake workers, and records for each try how many ran at the same time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) -> None:
         self.answers, self.tries, self.lock = answers, [], threading.Lock()
@@ -46,8 +46,8 @@ class Stage:
         with self.lock:
             self.tries.append(this)
             self.at_work.append(this)
-            for one in self.at_work:
-                one.together = max(one.together, len(self.at_work))
+            for other in self.at_work:
+                other.together = max(other.together, len(self.at_work))
         threading.Event().wait(0.2)  # long enough for others to start beside it
         answers = self.answers.get(job.folder_name)
         with self.lock:
@@ -55,7 +55,7 @@ class Stage:
         return answers.pop(0) if answers else finished(job)
 
     def of(self, job: Job) -> list[int]:
-        return [one.together for one in self.tries if one.job == job]
+        return [attempt.together for attempt in self.tries if attempt.job == job]
 
     def play(
         self, jobs: list[Job], out: Path, executor: Processes, queue: InOrder | None = None
@@ -64,8 +64,8 @@ class Stage:
         return list(executor.outcomes(jobs, queue, RunOptions(out), lambda *_: None))
 
 
-def memory(free: float | None, **seen: int) -> RamBudget:
-    """Of a machine that has this much left for good."""
+def ram_with(free: float | None, **seen: int) -> RamBudget:
+    """Returns the budget of a machine that always has this many bytes free."""
     made = RamBudget(lambda gpu: free)
     for job in (*JOBS[:1], BIG):
         if job.method in seen:
@@ -73,41 +73,41 @@ def memory(free: float | None, **seen: int) -> RamBudget:
     return made
 
 
-# ---- memory
+# ---- RAM
 
 
 @pytest.mark.parametrize(
     ("free", "most"), [(None, 3), (40 * GIB, 3), (11 * GIB, 2), (8.8 * GIB, 1), (0, 1)]
 )
-def test_a_run_for_which_there_is_no_room_waits(
+def test_a_run_waits_if_the_others_leave_too_little_ram(
     free: float | None, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each takes 4 GiB, of which nothing is taken yet, and a tenth of what is free stays free. (A
-    system that does not tell lets all start.)"""
+    """Each run is expected to take 4 GiB, and a tenth of the free RAM stays free. (If the system
+    does not tell what is free, all start.)"""
     stage = Stage(monkeypatch, {})
-    ended = stage.play(JOBS, tmp_path, Processes(3, memory(free, er=4 * GIB)))
+    ended = stage.play(JOBS, tmp_path, Processes(3, ram_with(free, er=4 * GIB)))
     assert len(ended) == 4
-    assert max(one.together for one in stage.tries) == most
+    assert max(attempt.together for attempt in stage.tries) == most
 
 
-def test_a_large_run_waits_until_it_is_alone_and_small_ones_go_before_it(
+def test_a_large_run_waits_until_no_other_runs_and_small_runs_overtake_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(monkeypatch, {})
     jobs = [JOBS[0], BIG, *JOBS[1:]]
-    ended = stage.play(jobs, tmp_path, Processes(2, memory(9 * GIB, er=GIB, gsa=50 * GIB)))
-    assert len(ended) == 5 and all(isinstance(one, Result) for _, one in ended)
+    ended = stage.play(jobs, tmp_path, Processes(2, ram_with(9 * GIB, er=GIB, gsa=50 * GIB)))
+    assert len(ended) == 5 and all(isinstance(outcome, Result) for _, outcome in ended)
     assert stage.of(BIG) == [1] and stage.tries[1].job == JOBS[1]
 
 
-def test_what_the_runs_hold_already_is_not_counted_twice() -> None:
-    book = memory(10 * GIB, er=4 * GIB)
+def test_ram_that_running_jobs_already_hold_is_not_counted_twice() -> None:
+    book = ram_with(10 * GIB, er=4 * GIB)
     beside = [(JOBS[0], RamUse(now=3 * GIB)), (JOBS[1], RamUse(now=6 * GIB))]
     assert book.room(None, beside, held=RamUse()) == 9 * GIB - GIB
     assert book.room(None, beside, held=RamUse(now=2 * GIB)) == 9 * GIB - GIB + 2 * GIB
 
 
-def test_a_kind_is_remembered_by_its_largest_run_and_guessed_until_then() -> None:
+def test_expected_ram_is_guessed_until_a_run_of_the_kind_was_measured() -> None:
     book = RamBudget()
     assert book.expected(BIG) == PROCESS
     executor = Processes(2, book)
@@ -121,20 +121,20 @@ def test_a_kind_is_remembered_by_its_largest_run_and_guessed_until_then() -> Non
     assert book.expected(other_kind) == PROCESS
 
 
-def test_a_run_tells_what_it_took(tmp_path: Path) -> None:
+def test_a_finished_run_reports_its_ram_use(tmp_path: Path) -> None:
     executor = Processes(1)
     list(execute_all(JOBS[:1], RunOptions(tmp_path), executor))
-    (took,) = executor.memory.seen.values()
-    assert 100 * MIB < took == executor.memory.expected(JOBS[0]) < 4 * GIB
+    (took,) = executor.ram_budget.seen.values()
+    assert 100 * MIB < took == executor.ram_budget.expected(JOBS[0]) < 4 * GIB
 
 
-def test_this_machine_tells_what_is_free_and_what_is_taken() -> None:
+def test_free_and_used_ram_of_this_machine_are_plausible() -> None:
     free, now = free_ram_bytes(None), ram_use("cpu")
     assert free is not None and 50 * MIB < free < 2**50
     assert 50 * MIB < now.now <= now.most < 2**40
 
 
-# ---- too little of it
+# ---- too little RAM
 
 
 @pytest.mark.parametrize(
@@ -142,49 +142,51 @@ def test_this_machine_tells_what_is_free_and_what_is_taken() -> None:
     [(failed("memory"), (0, 0)), (KILLED, (0, 1)), (KILLED, (None, None))],
     ids=["out of memory", "killed for it", "killed, perhaps for it"],
 )
-def test_a_run_that_found_no_memory_beside_others_is_tried_again_alone(
+def test_a_run_that_lacked_memory_beside_others_is_retried_alone(
     answer: Any, kills: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`kills` are those that the kernel tells of, before and after."""
+    """`kills` are the kernel's counts of killed processes, before and after."""
     answers = [answer]
     stage = Stage(monkeypatch, {JOBS[0].folder_name: answers})
     monkeypatch.setattr(slot, "count_oom_kills", lambda: kills[not answers])
-    ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)))
-    assert all(isinstance(one, Result) for _, one in ended)
+    ended = stage.play(JOBS, tmp_path, Processes(2, ram_with(None)))
+    assert all(isinstance(outcome, Result) for _, outcome in ended)
     assert stage.of(JOBS[0]) == [2, 1]
-    (_, alone) = [one for one in stage.tries if one.job == JOBS[0]]
-    assert alone.workers == 1, "one that waits holds memory"
+    (_, alone) = [attempt for attempt in stage.tries if attempt.job == JOBS[0]]
+    assert alone.workers == 1, "an idle worker holds memory"
 
 
-def test_a_worker_that_somebody_else_killed_is_replaced_at_once(
+def test_a_worker_not_killed_for_lack_of_ram_is_replaced_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED]})
     monkeypatch.setattr(slot, "count_oom_kills", lambda: 3)
-    stage.play(JOBS, tmp_path, Processes(2, memory(None)))
+    stage.play(JOBS, tmp_path, Processes(2, ram_with(None)))
     assert stage.of(JOBS[0]) == [2, 2]
 
 
-def test_a_run_whose_worker_is_killed_twice_is_reported_and_the_others_go_on(
+def test_a_run_whose_worker_is_killed_twice_is_reported_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED, KILLED]})
     monkeypatch.setattr(slot, "count_oom_kills", lambda: 3)
-    ended = dict(stage.play(JOBS, tmp_path, Processes(2, memory(None))))
+    ended = dict(stage.play(JOBS, tmp_path, Processes(2, ram_with(None))))
     problem = ended.pop(0)
     assert isinstance(problem, TrainingError)
     assert all(word in str(problem) for word in ("killed", JOBS[0].folder_name, "--resume"))
     assert len(stage.of(JOBS[0])) == 2
-    assert len(ended) == len(JOBS) - 1 and all(isinstance(one, Result) for one in ended.values())
+    assert len(ended) == len(JOBS) - 1 and all(
+        isinstance(outcome, Result) for outcome in ended.values()
+    )
 
 
-def test_a_run_that_is_alone_and_finds_no_memory_is_reported(
+def test_a_run_that_lacks_memory_alone_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(monkeypatch, {BIG.folder_name: [failed("memory"), failed("memory")]})
-    ended = stage.play([BIG, *JOBS], tmp_path, Processes(2, memory(None)))
+    ended = stage.play([BIG, *JOBS], tmp_path, Processes(2, ram_with(None)))
     assert stage.of(BIG) == [2, 1]
-    (problem,) = [one for _, one in ended if isinstance(one, Exception)]
+    (problem,) = [outcome for _, outcome in ended if isinstance(outcome, Exception)]
     assert isinstance(problem, TooLargeError)
 
 
@@ -197,33 +199,33 @@ def picking(pick: Callable[[InOrder, Fits], int | None]) -> InOrder:
     return queue
 
 
-def test_the_queue_is_asked_when_a_place_is_free(
+def test_the_queue_is_asked_when_a_slot_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So what it gives may depend on what has ended by then."""
-    stage, asked = Stage(monkeypatch, {}), []
+    """The queue's answer may therefore depend on the runs that have ended."""
+    stage, calls = Stage(monkeypatch, {}), []
 
     def last_first(queue: InOrder, fits: Fits) -> int | None:
-        asked.append(len(stage.tries))
+        calls.append(len(stage.tries))
         return queue.waiting.pop() if queue.waiting else None
 
-    ended = stage.play(JOBS, tmp_path, Processes(1, memory(None)), picking(last_first))
+    ended = stage.play(JOBS, tmp_path, Processes(1, ram_with(None)), picking(last_first))
     assert [index for index, _ in ended] == [3, 2, 1, 0]
-    assert asked == [0, 1, 2, 3, 4]
+    assert calls == [0, 1, 2, 3, 4]
 
 
-def test_a_queue_that_has_nothing_now_is_asked_again_while_something_runs(
+def test_a_queue_without_a_job_is_asked_again_while_runs_are_going(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when no run ends meanwhile; when nothing runs, that was all."""
-    stage, asked = Stage(monkeypatch, {}), []
+    """Even if no run ends meanwhile. With nothing running, None means the end."""
+    stage, calls = Stage(monkeypatch, {}), []
 
     def hesitating(queue: InOrder, fits: Fits) -> int | None:
-        asked.append(None)
+        calls.append(None)
         if len(queue.waiting) == 2:
             return None
-        return InOrder.take(queue, fits) if len(asked) in (1, 5) else None
+        return InOrder.take(queue, fits) if len(calls) in (1, 5) else None
 
-    ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)), picking(hesitating))
+    ended = stage.play(JOBS, tmp_path, Processes(2, ram_with(None)), picking(hesitating))
     assert [index for index, _ in ended] == [0, 1]
     assert stage.of(JOBS[1]) == [2]

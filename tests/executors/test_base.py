@@ -1,4 +1,4 @@
-"""What is common to all executors."""
+"""Behaviour that all executors share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOBS = [Job("er", "synthetic", seed=seed) for seed in range(3)]
 
 
 class Stub:
-    """Ends every job with what was prepared for it, and refuses one."""
+    """An executor with prepared outcomes, which refuses one job."""
 
     def __init__(self, *outcomes: object, refuses: Job | None = None) -> None:
         self.given, self.refuses, self.ran, self.ended = outcomes, refuses, False, False
@@ -54,20 +54,24 @@ def test_the_first_failure_is_raised_when_all_have_ended_and_names_the_others(
     assert raised.value.__notes__ == ["Also: second"]
 
 
-def test_the_first_failure_ends_all_if_that_is_wanted(tmp_path: Path) -> None:
-    executor, told = Stub(result(), RunError("first"), result(), RunError("second")), []
+def test_fail_fast_stops_all_runs_at_the_first_failure(tmp_path: Path) -> None:
+    executor, failures = Stub(result(), RunError("first"), result(), RunError("second")), []
     outcomes = execute_all(
-        JOBS, RunOptions(tmp_path), executor, failed=lambda *what: told.append(what), fail_fast=True
+        JOBS,
+        RunOptions(tmp_path),
+        executor,
+        failed=lambda *what: failures.append(what),
+        fail_fast=True,
     )
     assert next(outcomes)[0] == 0
     with pytest.raises(RunError, match="first") as raised:
         next(outcomes)
     assert executor.ended
-    assert told == [(1, raised.value)]
+    assert failures == [(1, raised.value)]
     assert not hasattr(raised.value, "__notes__")
 
 
-def test_what_can_be_refused_is_refused_before_the_first_run(tmp_path: Path) -> None:
+def test_invalid_jobs_are_refused_before_the_first_run(tmp_path: Path) -> None:
     (tmp_path / JOBS[2].folder_name).mkdir()
     strange = [replace(JOBS[0], probes=("balanse",))]
     for jobs, executor, error in (
@@ -80,7 +84,7 @@ def test_what_can_be_refused_is_refused_before_the_first_run(tmp_path: Path) -> 
         assert not executor.ran
 
 
-def test_a_finished_run_is_not_made_ready_again(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_prepared_again(tmp_path: Path) -> None:
     folder = tmp_path / JOBS[0].folder_name
     folder.mkdir()
     (folder / "result.json").touch()
@@ -106,7 +110,7 @@ def test_a_bug_in_one_run_does_not_stop_the_others(
 
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "in a process of its own"])
-def test_when_the_time_is_up_every_executor_stops_what_runs_and_starts_nothing_more(
+def test_at_the_time_limit_every_executor_stops_its_runs_and_starts_no_more(
     isolated: bool, tmp_path: Path
 ) -> None:
     slow = {"mix": "512"}  # half a minute of steps

@@ -1,4 +1,4 @@
-"""Several processes on one card: a service is started for a GPU, and nobody's is disturbed."""
+"""CUDA MPS: a service is started for GPU runs, and a service of the user's stays undisturbed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MPS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A control program of the multi-process service that only writes down what it is told."""
-    folder, log = tmp_path / "bin", tmp_path / "told"
+    """A stand-in for the CUDA MPS control program that only logs its arguments and input."""
+    folder, log = tmp_path / "bin", tmp_path / "log"
     folder.mkdir()
     program = folder / "nvidia-cuda-mps-control"
     words = f'echo "$@ $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY" >> {log}'
@@ -51,7 +51,7 @@ def test_a_service_is_started_for_a_gpu_and_ended_however_the_runs_end(
     assert not any(Path(place).exists() for place in places)
 
 
-def test_a_service_serves_every_card_and_so_numbers_none_anew(
+def test_the_service_sees_every_gpu_so_that_numbers_stay_valid(
     control: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = control.parent / "bin" / "nvidia-cuda-mps-control"
@@ -68,7 +68,7 @@ def test_no_service_is_started_on_a_cpu(control: Path) -> None:
     assert not control.exists()
 
 
-def test_a_service_of_the_users_own_is_used_and_left_alone(
+def test_a_service_that_the_user_started_is_used_and_left_running(
     control: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MPS[0], "/somewhere")
@@ -79,7 +79,7 @@ def test_a_service_of_the_users_own_is_used_and_left_alone(
     assert not control.exists()
 
 
-def test_where_the_users_logs_go_is_the_users_again_afterwards(
+def test_the_users_log_folder_is_restored_afterwards(
     control: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MPS[1], "/logs")
@@ -98,7 +98,7 @@ def test_a_service_that_does_not_start_is_not_ended_either(control: Path) -> Non
     assert not any(name in os.environ for name in MPS)
 
 
-def test_without_the_control_program_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_control_program_no_service_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     with cuda_mps_service("cuda"):
         assert not any(name in os.environ for name in MPS)

@@ -1,4 +1,4 @@
-"""Which GPUs there are, and which run goes where. No test here needs one."""
+"""Finding GPUs, and assigning runs to them. No test here needs a GPU."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ UUIDS = ["GPU-aa", "GPU-bb", "GPU-cc"]
 
 
 @pytest.mark.parametrize(
-    ("visible", "count", "told", "found"),
+    ("visible", "count", "uuids", "found"),
     [
         (None, 3, UUIDS, UUIDS),
         ("2, GPU-aa", 2, UUIDS, ["2", "GPU-aa"]),
-        ("1,7", 1, UUIDS, ["1"]),  # CUDA takes them up to the first that is not there
+        ("1,7", 1, UUIDS, ["1"]),  # CUDA stops at the first GPU that does not exist
         (None, 2, [], ["0", "1"]),
         (None, 1, UUIDS, ["0"]),
         (None, 0, [], []),
     ],
     ids=["all", "chosen", "one is not there", "without nvidia-smi", "one", "none"],
 )
-def test_gpus_are_found_by_themselves_in_the_words_of_the_user(
+def test_gpus_are_named_as_in_cuda_visible_devices(
     visible: str | None,
     count: int,
-    told: list[str],
+    uuids: list[str],
     found: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -50,11 +50,13 @@ def test_gpus_are_found_by_themselves_in_the_words_of_the_user(
     if visible:
         monkeypatch.setenv(VISIBLE_DEVICES, visible)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(gpus, "query_nvidia_smi", lambda what: told)
+    monkeypatch.setattr(gpus, "query_nvidia_smi", lambda what: uuids)
     assert gpus.visible_gpus() == found
 
 
-def test_a_card_is_asked_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_smi_is_asked_for_a_gpu_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpus.query_nvidia_smi("uuid") == []
     program = tmp_path / "nvidia-smi"
@@ -67,7 +69,7 @@ def test_a_card_is_asked_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @given(st.integers(1, 40), st.integers(1, 8))
-def test_places_are_spread_evenly_over_the_gpus(at_once: int, count: int) -> None:
+def test_slots_are_spread_evenly_over_the_gpus(at_once: int, count: int) -> None:
     spread = gpus.spread_over_gpus(at_once, [str(number) for number in range(count)])
     loads = Counter(spread)
     assert len(spread) == at_once
@@ -75,7 +77,7 @@ def test_places_are_spread_evenly_over_the_gpus(at_once: int, count: int) -> Non
 
 
 @pytest.mark.parametrize("before", [None, "5,6"])
-def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
+def test_each_worker_sees_only_the_least_loaded_gpu_and_stays_there(
     before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VISIBLE_DEVICES, raising=False)
@@ -93,7 +95,7 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
     workers = use_fake_workers(monkeypatch, script)
     jobs = [Job("er", seed=seed, device="cuda") for seed in range(6)]
     executor = Processes(4, gpus=["GPU-aa", "GPU-bb"])
-    executor.memory.free = lambda gpu: None
+    executor.ram_budget.free = lambda gpu: None
     ended = list(executor.outcomes(jobs, InOrder(jobs), RunOptions(tmp_path), lambda *_: None))
     assert sorted(index for index, _ in ended) == list(range(6))
     assert [where[seed] for seed in range(4)] == ["GPU-aa", "GPU-bb", "GPU-aa", "GPU-bb"]
@@ -102,14 +104,14 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
     assert os.environ.get(VISIBLE_DEVICES) == before
 
 
-def test_a_free_place_is_taken_on_the_gpu_with_the_fewest_runs() -> None:
+def test_the_free_slot_on_the_gpu_with_the_fewest_runs_is_taken() -> None:
     assert gpus.least_loaded(["a", "b"], busy=["a", "b", "a"]) == 1
     assert gpus.least_loaded(["a", "b"], busy=["b"]) == 0
     assert gpus.least_loaded(["b", "a"], busy=[]) == 0
 
 
 def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run is the same on each, so none is part of its identity."""
+    """A run is the same on each GPU, so its number is not part of the identity."""
     with pytest.raises(InputError, match="'cuda:1' is missing: torch sees no GPU"):
         Finetune(device="cuda:1").learn([[0.0]], [0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -126,7 +128,7 @@ def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPa
 def test_runs_on_one_gpu_of_several_all_go_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the worker it is the only one."""
+    """The worker sees only this GPU."""
     seen = []
 
     def script(job: Job, gpu: str | None) -> tuple[Any, ...]:
@@ -136,7 +138,7 @@ def test_runs_on_one_gpu_of_several_all_go_there(
     use_fake_workers(monkeypatch, script)
     jobs = [Job("er", seed=seed, device="cuda:1") for seed in range(3)]
     executor = Processes(2, gpus=["GPU-aa", "GPU-bb"])
-    executor.memory.free = lambda gpu: None
+    executor.ram_budget.free = lambda gpu: None
     assert (
         len(list(executor.outcomes(jobs, InOrder(jobs), RunOptions(tmp_path), lambda *_: None)))
         == 3

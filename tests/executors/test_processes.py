@@ -1,4 +1,4 @@
-"""Several jobs at once: the same bits, whatever happens to one of them or to all."""
+"""Several jobs at once: the same bits, whatever happens to some or all of them."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ PATIENCE = 60
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or there would be one run at a time on a small machine."""
+    """Pretends to have more cores; a small machine would have one run at a time."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
 
 
 def start(*arguments: object, **options: Any) -> subprocess.Popen:
-    """A command of its own, in a group of processes of its own, where there are two cores."""
+    """Starts a command in its own process group, as if the machine had two cores."""
     python, flag, code, *rest = command(*arguments)
     code = f"import os; os.sched_getaffinity = lambda pid: {{0, 1}}; {code}"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -75,7 +75,7 @@ def end(child: subprocess.Popen) -> Done:
 
 @pytest.fixture
 def begin() -> Iterator[Callable[..., subprocess.Popen]]:
-    """Starts commands of which nothing is left afterwards."""
+    """Starts commands, and kills what is left of them afterwards."""
     children: list[subprocess.Popen] = []
 
     def begin(*arguments: object, **options: Any) -> subprocess.Popen:
@@ -103,7 +103,9 @@ def seeds(job: Job, count: int) -> list[Job]:
 
 
 def facts(results: Sequence[Result | dict[str, Any]]) -> dict[Any, list[Any]]:
-    return {tuple(values_of(one, ("method", "seed"))): values_of(one, SAME) for one in results}
+    return {
+        tuple(values_of(record, ("method", "seed"))): values_of(record, SAME) for record in results
+    }
 
 
 def finished(out: Path, jobs: list[Job]) -> list[bool]:
@@ -112,7 +114,7 @@ def finished(out: Path, jobs: list[Job]) -> list[bool]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
-    """Of three seeds of the long job, one at a time, in this process."""
+    """The results of three seeds of the long job, run one after another in this process."""
     out = tmp_path_factory.mktemp("undisturbed")
     return [run_job(job, out) for job in seeds(LONG, 3)]
 
@@ -121,19 +123,21 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
 
 
 @pytest.mark.slow
-def test_two_at_once_give_the_bits_of_one_at_a_time(
+def test_two_runs_at_once_give_the_same_bits_as_one_after_another(
     tmp_path: Path, begin: Callable[..., subprocess.Popen]
 ) -> None:
-    """And print one JSON object for each run and nothing else. The probe is made by the worker."""
-    asked = ("run", "finetune", "er", "--dataset", "synthetic", "--batch", 30, "--seeds", 2)
-    asked = (*asked, "--device", "cpu", "--probe", "balance")
-    child = begin(*asked, "--json", "--jobs", 2, "--out", tmp_path / "two")
-    alone = onepass(*asked, "--json", "--jobs", 1, "--out", tmp_path / "one")
+    """The command prints one JSON object for each run and nothing else. Workers make the probe."""
+    arguments = ("run", "finetune", "er", "--dataset", "synthetic", "--batch", 30, "--seeds", 2)
+    arguments = (*arguments, "--device", "cpu", "--probe", "balance")
+    child = begin(*arguments, "--json", "--jobs", 2, "--out", tmp_path / "two")
+    alone = onepass(*arguments, "--json", "--jobs", 1, "--out", tmp_path / "one")
     together = end(child)
     assert (alone.status, together.status) == (0, 0), together.err
     assert len(together.records) == 4
     assert facts(together.records) == facts(alone.records)
-    assert [list(one) for one in together.records] == [list(one) for one in alone.records]
+    assert [list(record) for record in together.records] == [
+        list(record) for record in alone.records
+    ]
     for record in together.records:
         folder = Path(record["out"])
         assert folder.parent == tmp_path / "two"
@@ -144,7 +148,7 @@ def test_two_at_once_give_the_bits_of_one_at_a_time(
 # ---- some fail
 
 
-def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
+def test_a_run_that_diverges_does_not_stop_the_others_and_all_report_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = seeds(SHORT, 3)
@@ -155,28 +159,28 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
     content["state"]["model"]["head.weight"] *= float("nan")
     file.write_checkpoint(saved, content)
 
-    told: list[tuple[int, Progress]] = []
+    messages: list[tuple[int, Progress]] = []
     real = executors.execute_all
 
     def spy(jobs: Any, how: RunOptions, executor: Any, watch: executors.Watch, **more: Any) -> Any:
         def both(index: int, now: Progress) -> None:
-            told.append((index, now))
+            messages.append((index, now))
             watch(index, now)
 
         assert executor.at_once == 2
         return real(jobs, how, executor, both, **more)
 
     monkeypatch.setattr(executors, "execute_all", spy)
-    asked = ("run", "er", "--dataset", "synthetic", "--seeds", 3, "--device", "cpu", "--resume")
-    done = onepass(*asked, "--jobs", 2, "--json", "--out", tmp_path)
+    arguments = ("run", "er", "--dataset", "synthetic", "--seeds", 3, "--device", "cpu", "--resume")
+    done = onepass(*arguments, "--jobs", 2, "--json", "--out", tmp_path)
     assert done.status == 1
     assert "loss of 'er' is nan" in done.error
-    assert sorted(one["seed"] for one in done.records) == [0, 2]
+    assert sorted(record["seed"] for record in done.records) == [0, 2]
     assert finished(tmp_path, jobs) == [True, False, True]
-    assert {now.steps for _, now in told} == {60}
-    first = {index: min(n.step for i, n in told if i == index) for index, _ in told}
+    assert {now.steps for _, now in messages} == {60}
+    first = {index: min(n.step for i, n in messages if i == index) for index, _ in messages}
     assert first == {0: 0, 1: 15, 2: 0}
-    assert max(now.step for index, now in told if index == 0) > 0
+    assert max(now.step for index, now in messages if index == 0) > 0
 
 
 def attempt(how: RunOptions) -> tuple[str, Failure]:
@@ -194,12 +198,12 @@ def blocked(job: Job, folder: Path) -> None:
 
 
 def unlockable(job: Job, folder: Path) -> None:
-    """Where `onepass run` without --jobs says: Is a directory."""
+    """`onepass run` without --jobs reports the same error: Is a directory."""
     (folder / ".lock").mkdir(parents=True)
 
 
 @pytest.mark.parametrize("hinder", [refused, blocked, unlockable])
-def test_what_the_user_can_mend_is_told_as_such_by_a_worker(
+def test_a_worker_marks_errors_that_the_user_can_correct(
     hinder: Callable[[Job, Path], None], tmp_path: Path
 ) -> None:
     hinder(SHORT, tmp_path / SHORT.folder_name)
@@ -224,7 +228,7 @@ def test_what_the_user_can_mend_is_told_as_such_by_a_worker(
 def test_an_error_comes_back_from_a_worker_as_it_was_raised_there(
     problem: Exception, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors that are not ours, as ours that say the same."""
+    """Errors of other libraries come back as our own with the same meaning."""
 
     def fail(*_: object, **__: object) -> None:
         raise problem
@@ -236,7 +240,7 @@ def test_an_error_comes_back_from_a_worker_as_it_was_raised_there(
     assert (type(raised.value), str(raised.value)) == (kind, str(problem))
 
 
-def test_a_bug_before_there_is_a_log_travels_with_its_traceback(
+def test_a_bug_before_the_log_exists_is_sent_with_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -249,10 +253,10 @@ def test_a_bug_before_there_is_a_log_travels_with_its_traceback(
 
 
 @pytest.mark.slow
-def test_a_run_whose_worker_is_killed_goes_on_and_ends_with_the_same_bits(
+def test_a_run_whose_worker_is_killed_resumes_and_ends_with_the_same_bits(
     tmp_path: Path, begin: Callable[..., subprocess.Popen], undisturbed: list[Result]
 ) -> None:
-    """Without --resume; and those that the worker would have run next are run too."""
+    """Even without --resume. The jobs that the killed worker would have run next run too."""
     jobs = seeds(LONG, 3)
     child = begin(*LONG_COMMAND, "--seeds", 3, "--checkpoint", 9, "--out", tmp_path)
     saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
@@ -268,39 +272,39 @@ def test_a_run_whose_worker_is_killed_goes_on_and_ends_with_the_same_bits(
 
 
 @pytest.mark.slow  # the same is tested with fake workers, in `test_admission.py`
-def test_a_run_that_is_killed_twice_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
-    jobs, kills, told = seeds(LONG, 2), [], []
+def test_a_run_that_is_killed_twice_is_reported_and_the_others_continue(tmp_path: Path) -> None:
+    jobs, kills, failures = seeds(LONG, 2), [], []
 
     def kill(index: int, now: Progress) -> None:
         if index == 0 and now.step > 10:
-            # no worker is left if the killed one had already reported more steps
+            # the worker may be gone already if it had reported more steps
             for pid in worker_pids(os.getpid()):
                 os.kill(pid, signal.SIGKILL)
                 kills.append(now.step)
 
     ended = execute_all(
-        jobs, RunOptions(tmp_path), Processes(1), kill, failed=lambda *what: told.append(what)
+        jobs, RunOptions(tmp_path), Processes(1), kill, failed=lambda *what: failures.append(what)
     )
     assert next(ended)[0] == 1
     with pytest.raises(TrainingError, match="killed") as raised:
         next(ended)
     assert jobs[0].folder_name in str(raised.value) and "--resume" in str(raised.value)
-    assert told == [(0, raised.value)]
+    assert failures == [(0, raised.value)]
     assert len(kills) >= 2
     assert worker_pids(os.getpid()) == []
 
 
 @dataclass(frozen=True)
 class Troubled(RunOptions):
-    """Fails in a worker after four steps: a seed's error, so many times."""
+    """Makes runs fail in a worker after four steps, with the error of their seed, so many times."""
 
     errors: dict[int, tuple[Exception, int]] = field(default_factory=dict)
 
     def run(self, job: Job, listener: Listener, resources: RunResources) -> Result:
         problem, times = self.errors.get(job.seed, (None, 0))
-        said = self.out / f"{job.seed}.txt"
-        tries = len(said.read_text()) if said.exists() else 0
-        said.write_text("x" * (tries + 1))
+        tries_file = self.out / f"{job.seed}.txt"
+        tries = len(tries_file.read_text()) if tries_file.exists() else 0
+        tries_file.write_text("x" * (tries + 1))
 
         def fail() -> None:
             if tries < times:
@@ -310,8 +314,8 @@ class Troubled(RunOptions):
         return run_job(job, self.out, resume=resume, checkpoint=1, listeners=listeners)
 
 
-@pytest.mark.slow  # what is tried again is tested in `test_serial.py`, what workers tell above
-def test_only_what_may_pass_is_tried_again_and_a_bug_says_where_its_traceback_is(
+@pytest.mark.slow  # `test_serial.py` tests retries; the messages of workers are tested above
+def test_only_errors_that_may_not_recur_are_retried_and_a_bug_names_its_log(
     tmp_path: Path,
 ) -> None:
     jobs = seeds(replace(SHORT, batch=60), 5)
@@ -322,22 +326,22 @@ def test_only_what_may_pass_is_tried_again_and_a_bug_says_where_its_traceback_is
         3: (TrainingError("diverged"), 9),
         4: (TooLargeError("no room"), 9),
     }
-    told: dict[int, Exception] = {}
+    failures: dict[int, Exception] = {}
     how = Troubled(tmp_path, errors=errors)
-    ended = execute_all(jobs, how, Processes(1), failed=told.__setitem__)
+    ended = execute_all(jobs, how, Processes(1), failed=failures.__setitem__)
     assert next(ended)[0] == 0
     with pytest.raises(TrainingError):
         next(ended)
-    kinds = {index: type(problem) for index, problem in told.items()}
+    kinds = {index: type(problem) for index, problem in failures.items()}
     assert kinds == {1: TrainingError, 2: RunError, 3: TrainingError, 4: TooLargeError}
     tries = [len((tmp_path / f"{seed}.txt").read_text()) for seed in range(5)]
     assert tries == [2, 2, 1, 1, 1]
     log = tmp_path / jobs[1].folder_name / "log.txt"
-    assert "ZeroDivisionError: stays" in str(told[1]) and str(log) in str(told[1])
+    assert "ZeroDivisionError: stays" in str(failures[1]) and str(log) in str(failures[1])
     assert log.read_text().count("Traceback") == 2
 
 
-def test_a_failure_that_stops_all_leaves_no_worker(tmp_path: Path) -> None:
+def test_fail_fast_leaves_no_worker_behind(tmp_path: Path) -> None:
     jobs = [replace(SHORT, batch=60), replace(LONG, seed=1)]
     how = Troubled(tmp_path, errors={0: (RunError("yours"), 9)})
     with pytest.raises(RunError, match="yours"):
@@ -350,10 +354,10 @@ def test_a_failure_that_stops_all_leaves_no_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_when_the_parent_is_killed_the_workers_end_and_all_can_be_resumed(
+def test_when_the_parent_is_killed_the_workers_end_and_all_runs_can_resume(
     tmp_path: Path, begin: Callable[..., subprocess.Popen], undisturbed: list[Result]
 ) -> None:
-    """Beside a finished run, which is left alone, and a folder in the way, which stops no other."""
+    """A finished run is left alone, and a folder that blocks one run does not stop the others."""
     jobs = seeds(LONG, 4)
     child = begin(*LONG_COMMAND, "--seeds", 2, "--checkpoint", 1, "--out", tmp_path)
     saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
@@ -374,16 +378,16 @@ def test_when_the_parent_is_killed_the_workers_end_and_all_can_be_resumed(
     assert done.status == 2
     assert jobs[3].folder_name in done.error and "notes.txt" in done.error
     assert facts(done.records) == facts(undisturbed)
-    for one in undisturbed:
-        resumed = tmp_path / Path(one.out).name
-        assert timeless(events(resumed)) == timeless(events(Path(one.out)))
+    for result in undisturbed:
+        resumed = tmp_path / Path(result.out).name
+        assert timeless(events(resumed)) == timeless(events(Path(result.out)))
 
 
-@pytest.mark.slow  # that whatever ends the parent's work ends its workers is tested above
+@pytest.mark.slow  # the test above covers how workers end with their parent
 def test_an_interrupt_of_the_parent_alone_ends_the_workers_too(
     tmp_path: Path, begin: Callable[..., subprocess.Popen]
 ) -> None:
-    """As `kill -INT` and supervisors send it."""
+    """`kill -INT` and supervisors send it so."""
     jobs = seeds(LONG, 2)
     child = begin(*LONG_COMMAND, "--seeds", 2, "--checkpoint", 1, "--out", tmp_path)
     saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs]

@@ -1,4 +1,4 @@
-"""How many runs at once, and where."""
+"""The choice of the executor and of the number of runs at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onepass.runs.spec import Job
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or there would be one run at a time on a small machine."""
+    """Pretends to have more cores; a small machine would have one run at a time."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
 
 
@@ -47,9 +47,9 @@ def test_there_are_never_more_at_once_than_cores_for_their_threads_nor_than_jobs
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", "", "two", "1e3"])
-def test_a_number_of_runs_that_cannot_be_is_refused(text: str, tmp_path: Path) -> None:
-    asked = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
-    done = onepass(*asked, "--jobs", text)
+def test_an_impossible_number_of_jobs_is_refused(text: str, tmp_path: Path) -> None:
+    arguments = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
+    done = onepass(*arguments, "--jobs", text)
     assert done.status == 2
     assert "--jobs" in done.error and f"{text!r}" in done.error
     assert done.out == ""
@@ -57,7 +57,7 @@ def test_a_number_of_runs_that_cannot_be_is_refused(text: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("text", "expected"), [("auto", 2), ("2", 2), ("9", 2), ("1", 1)])
-def test_the_option_says_how_many(
+def test_the_option_jobs_sets_the_number_of_runs_at_once(
     text: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -67,7 +67,7 @@ def test_the_option_says_how_many(
         return iter(())
 
     monkeypatch.setattr(executors, "execute_all", nothing)
-    asked = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--seeds", 3)
-    done = onepass(*asked, "--jobs", text, "--json", "--out", tmp_path)
+    arguments = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--seeds", 3)
+    done = onepass(*arguments, "--jobs", text, "--json", "--out", tmp_path)
     assert done.status == 0, done.err
     assert seen == [expected]

@@ -1,4 +1,4 @@
-"""One run after another, with what they share loaded and made once."""
+"""The serial executor: one run after another, with shared data loaded once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert ended == [(1, 1)]
 
 
-def test_a_queue_says_what_comes_next(tmp_path: Path) -> None:
+def test_the_queue_decides_which_job_comes_next(tmp_path: Path) -> None:
     class Backwards(InOrder):
         def take(self, fits: Fits) -> int | None:
             return self.waiting.pop() if self.waiting else None
@@ -43,10 +43,10 @@ def test_a_queue_says_what_comes_next(tmp_path: Path) -> None:
     assert [(index, result.seed) for index, result in ended] == [(1, 1), (0, 0)]
 
 
-def test_a_bug_that_passes_costs_nothing_and_one_that_stays_is_raised(
+def test_a_bug_that_does_not_recur_costs_nothing_and_one_that_recurs_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second try goes on where the first one failed, though nobody said --resume."""
+    """The second try resumes where the first one failed, even without --resume."""
     step, tries = onepass.ER.step, {0: 1, 1: 2}
     began: list[tuple[int, int]] = []
 
@@ -71,12 +71,23 @@ def test_a_bug_that_passes_costs_nothing_and_one_that_stays_is_raised(
     assert list(dict.fromkeys(began)) == [(0, 0), (0, 5), (1, 0), (1, 5)]
 
 
-def test_the_first_failure_stops_the_command_if_it_was_told_so(tmp_path: Path) -> None:
+def test_fail_fast_stops_the_command_at_the_first_failure(tmp_path: Path) -> None:
     job = replace(SHORT, seed=0)
     (tmp_path / job.folder_name).mkdir()
     (tmp_path / job.folder_name / "notes.txt").touch()
-    asked = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--seeds", 2, "--device", "cpu")
-    done = command.onepass(*asked, "--resume", "--fail-fast", "--out", tmp_path)
+    arguments = (
+        "run",
+        "er",
+        "--dataset",
+        "synthetic",
+        "--batch",
+        60,
+        "--seeds",
+        2,
+        "--device",
+        "cpu",
+    )
+    done = command.onepass(*arguments, "--resume", "--fail-fast", "--out", tmp_path)
     assert done.status == 2
     assert "something else" in done.error
     assert [path.name for path in tmp_path.iterdir()] == [job.folder_name]

@@ -1,5 +1,7 @@
-"""Good and bad calls of every method in a random order: each works, or is refused with one line of
-ours; and what was refused, or only looked, has not moved a bit."""
+"""Random calls of every method, good and bad, work or are refused with one line of ours.
+
+A call that is refused, or only reads, changes no bit.
+"""
 
 import math
 import random
@@ -31,11 +33,11 @@ VALUES = (
 
 
 class Boom(Exception):
-    """What the network raises, now and then."""
+    """The exception that the network raises now and then."""
 
 
 class Moody(nn.Module):
-    """Statistics of its own; fails when told to, after they have moved."""
+    """A network with BatchNorm that fails on demand, after its statistics have moved."""
 
     fails = 0
 
@@ -57,7 +59,7 @@ class Moody(nn.Module):
 
 
 def good(chance: random.Random) -> tuple[Tensor, list[int]]:
-    """A batch; labels come back, and new ones come."""
+    """Returns a valid batch with old and new labels."""
     count, most = chance.randrange(1, 9), chance.choice([2, 3, 5, 25])
     labels = [chance.randrange(most) for _ in range(count)]
     source = torch.Generator().manual_seed(chance.randrange(99))
@@ -65,7 +67,7 @@ def good(chance: random.Random) -> tuple[Tensor, list[int]]:
 
 
 def odd_samples(x: Tensor) -> list[Any]:
-    """What nobody should give; some of it may be taken after all."""
+    """Returns odd samples, of which a learner may accept some."""
     return [
         *(None, "x", 3, [], [[]], {}, object(), [[1.0, "a"]], [[1.0], [1.0, 2.0]], x.tolist()[0]),
         *(x[:0], x[:, :2], x.T, x[0], x.long(), x.bool(), x.to(torch.complex64), x.byte()),
@@ -120,7 +122,7 @@ def odd_labels(count: int) -> list[Any]:
 
 
 def batch(chance: random.Random) -> tuple[Any, Any]:
-    """As one of the kinds that are taken, or with one of the two that may not be."""
+    """Returns a batch of an accepted kind, or of one of two that may be refused."""
     x, labels = good(chance)
     what = chance.randrange(5)
     as_x = chance.choice([lambda: x, x.numpy, x.tolist, x.double, x.half, x.t().contiguous().t])
@@ -135,7 +137,7 @@ def batch(chance: random.Random) -> tuple[Any, Any]:
 
 
 def learner(chance: random.Random) -> Learner | None:
-    """With one setting in a few changed; None if that was refused."""
+    """Returns a learner with a setting changed now and then; None if that was refused."""
     kind = registry.get(chance.choice(METHODS)).learner
     chosen: dict[str, Any] = {"net": Moody(), "device": "cpu", "gap": 2}
     chosen |= {name: value for name, value in SMALL.items() if name in setting_names(kind)}
@@ -149,7 +151,7 @@ def learner(chance: random.Random) -> Learner | None:
 
 
 def a_call(made: Learner, chance: random.Random) -> tuple[Callable[[], Any], bool]:
-    """One call, and whether it may change the learner."""
+    """Returns a call, and whether it may change the learner."""
     path, (x, y) = Path(FOLDER.name) / "learner.pt", batch(chance)
     to = chance.choice([path, str(path), Path(FOLDER.name) / "no" / "where", FOLDER.name])
     calls = {

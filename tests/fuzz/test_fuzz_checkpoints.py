@@ -1,5 +1,7 @@
-"""Saved learners, changed at random: opened, or refused with one line of ours. What was opened
-predicts and learns, or says why not; what was refused has moved nothing."""
+"""Saved learners with random changes open, or are refused with one line of ours.
+
+An opened one predicts and learns, or says why not. A refused one changes nothing.
+"""
 
 import copy
 import math
@@ -32,7 +34,7 @@ FOLDER = tempfile.TemporaryDirectory()
 
 
 class Tiny(nn.Module):
-    """With statistics of its own."""
+    """A network with BatchNorm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +53,7 @@ def batch(labels: list[int]) -> tuple[Tensor, Tensor]:
 
 @cache
 def saved(key: str, optimizer: str) -> dict[str, Any]:
-    """What the file of a small learner holds, as a run writes it."""
+    """Returns the content of a small learner's file, as a run writes it."""
     kind = registry.get(key).learner
     chosen = {name: value for name, value in SMALL.items() if name in setting_names(kind)}
     learner = kind(net=Tiny(), optimizer=optimizer, device="cpu", **chosen)
@@ -67,7 +69,7 @@ def saved(key: str, optimizer: str) -> dict[str, Any]:
 
 
 def places(tree: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Every entry of nested dicts and lists, as its holder and its key."""
+    """Returns every entry of nested dicts and lists, as its container and its key."""
     if isinstance(tree, dict | list):
         for key in list(tree) if isinstance(tree, dict) else range(len(tree)):
             found.append((tree, key))
@@ -76,12 +78,12 @@ def places(tree: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def wild(chance: random.Random) -> Any:
-    """A copy: the next change may be of something inside."""
+    """Returns a copy of a strange value, because the next change may be inside it."""
     return copy.deepcopy(chance.choice(WILD))
 
 
 def spoil(content: dict[str, Any], chance: random.Random) -> None:
-    """One entry, somewhere, is another, or no longer there, or there is one more."""
+    """Replaces, removes or adds one entry."""
     holder, key = chance.choice(places(content, []))
     value, what = holder[key], chance.randrange(8)
     if what == 0:
@@ -101,7 +103,7 @@ def spoil(content: dict[str, Any], chance: random.Random) -> None:
 
 
 def spoiled(value: Tensor, chance: random.Random) -> Tensor:
-    """Another dtype, another shape, other numbers, or no plain tensor."""
+    """Returns a tensor of another dtype, shape or content, or something that is no plain tensor."""
     what = chance.randrange(8)
     if what == 0:
         return value.to(chance.choice(DTYPES))
@@ -133,7 +135,7 @@ def as_file(content: dict[str, Any], path: Path) -> None:
 
 
 def damage(path: Path, chance: random.Random) -> None:
-    """Bytes of the file itself."""
+    """Changes bytes of the file itself."""
     held = bytearray(path.read_bytes())
     for _ in range(chance.randrange(1, 4)):
         where = chance.choice([chance.randrange(len(held)), len(held) - 1 - chance.randrange(60)])
@@ -157,7 +159,7 @@ def one_line(problem: BaseException, path: Path | None = None) -> None:
 
 
 def use(learner: onepass.Learner) -> None:
-    """What a user would do next; each works, or says in one line what is wrong."""
+    """Does what a user would do next; each call works, or says in one line what is wrong."""
     x, y = batch([0, 1, 3, 7])
     steps = (
         *(lambda: learner.predict(x), lambda: learner.learn(x, y), learner.end_task),
@@ -198,7 +200,7 @@ def a_case(chance: random.Random) -> None:
 
 
 def expect_refusal_to_leave_no_trace(content: dict[str, Any]) -> None:
-    """The state alone, loaded into a learner that is new."""
+    """Loads the state into a new learner."""
     fresh = onepass.ER(net=Tiny(), device="cpu", memory=6, replay=3)
     before = fresh.state_sha256()
     try:

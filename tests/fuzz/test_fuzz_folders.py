@@ -1,6 +1,8 @@
-"""Run folders that something has happened to: `table`, `figure` and `--resume` either work or say
-one line; what a link leads to stays as it is, and nothing is left half-written. A run that goes on
-ends with the bits of one that nothing happened to."""
+"""`table`, `figure` and `--resume` work on damaged run folders, or refuse with one line.
+
+They do not touch what a link leads to, and write nothing by halves. A run that continues ends with
+the bits of an undamaged one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ STRANGE = [None, True, -1, 0, 1e308, -1e308, 0.5, 10**30, 10**400, float("nan"),
 
 @cache
 def originals() -> dict[str, dict[str, bytes]]:
-    """The files of a finished run, and of one that was stopped half-way."""
+    """Returns the files of a finished run, and of one that was stopped half-way."""
     with tempfile.TemporaryDirectory() as folder:
         run_job(JOB, Path(folder) / "finished", checkpoint=2)
         with pytest.raises(Stopped):
@@ -89,7 +91,7 @@ def a_pipe(chance: random.Random, path: Path) -> None:
 
 
 def nested(chance: random.Random, path: Path) -> None:
-    """Brackets without end, alone or as a value."""
+    """Writes endless brackets, alone or as a value."""
     depth = chance.choice([50, 400, 900, 100_000])
     brackets = chance.choice(["[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth])
     text = path.read_text()
@@ -98,7 +100,7 @@ def nested(chance: random.Random, path: Path) -> None:
 
 
 def other_value(chance: random.Random, path: Path) -> None:
-    """Something strange in place of a value, of one in a list or in a line of events."""
+    """Replaces a value, also one in a list or in a line of events, by a strange one."""
     lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
     number = chance.randrange(len(lines))
     content = json.loads(lines[number])
@@ -112,7 +114,7 @@ def other_value(chance: random.Random, path: Path) -> None:
 
 
 def other_key(chance: random.Random, path: Path) -> None:
-    """A value is not there, or one that nobody knows is."""
+    """Removes a value, or adds an unknown one."""
     if path.suffix == ".jsonl":
         lines = path.read_text().splitlines()
         del lines[chance.randrange(len(lines)) :: chance.choice([1, 2, 100])]
@@ -171,7 +173,7 @@ def check_reading(chance: random.Random, out: Path) -> None:
 
 
 def check_resuming(kind: str, name: str, out: Path, folder: Path) -> None:
-    """What was worth keeping is kept if the run is refused, and the bits are right if it is not."""
+    """Checks that a refused run keeps its files, and that a resumed one has the right bits."""
     whole = originals()["finished"]
     before = {path.name: path.read_bytes() for path in folder.glob("*.pt") if path.is_file()}
     done = onepass(*RESUME, out)
@@ -179,13 +181,13 @@ def check_resuming(kind: str, name: str, out: Path, folder: Path) -> None:
     if done.status:
         assert before == {path: (folder / path).read_bytes() for path in before}
     elif kind == "broken" or name != "result.json":
-        now, then = (json.loads(one) for one in ((folder / "result.json").read_text(),
+        now, then = (json.loads(entry) for entry in ((folder / "result.json").read_text(),
                                                  whole["result.json"]))  # fmt: skip
         assert [now[key] for key in SAME] == [then[key] for key in SAME]
 
 
 def answered(done: Done) -> None:
-    """It worked, or said one line."""
+    """Checks that a command worked, or printed one line."""
     assert "Traceback" not in done.err, done.err
     assert done.status in (0, 2), done.err
     if done.status:

@@ -1,7 +1,7 @@
-"""Kills at any moment: the run that goes on afterwards ends with the bits of one never stopped,
-nothing is lost, and nothing is there twice.
+"""After kills at any moment, a run ends with the bits of one never stopped.
 
-`FUZZ_SECONDS=600 pytest -s tests/fuzz/test_fuzz_kills.py` prints how many kills of each kind hit.
+Nothing is lost, and nothing is there twice. `FUZZ_SECONDS=600 pytest -s
+tests/fuzz/test_fuzz_kills.py` prints how many kills of each kind hit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NURSERY.set_forkserver_preload(
 
 
 def asked(method: str, seeds: int = 1) -> tuple[object, ...]:
-    """A short command; a method that trains at its end trains little."""
+    """Returns a short command; a method that trains at its end trains little."""
     quick = registry.get(method).learner.traits.quick
     settings = [part for name, n in quick.items() for part in ("--set", f"{name}={min(n, 2)}")]
     return ("run", method, *settings, *RUN, "--seeds", seeds)
@@ -55,14 +55,13 @@ def asked(method: str, seeds: int = 1) -> tuple[object, ...]:
 
 @cache
 def undisturbed(arguments: tuple[object, ...]) -> dict[int, tuple[Any, ...]]:
-    """What each seed of a command ends with if nobody disturbs it."""
+    """Returns the final state of each seed of a command without kills."""
     with tempfile.TemporaryDirectory() as out:
         return ended(arguments, Path(out))
 
 
 def ended(arguments: tuple[object, ...], out: Path) -> dict[int, tuple[Any, ...]]:
-    """Goes on to the end, and says of each seed: its result, its events without times, and what its
-    last checkpoint holds."""
+    """Continues to the end; returns result, events without times and last checkpoint per seed."""
     done = onepass(*arguments, "--json", "--resume", "--out", out)
     assert done.status == 0, done.err
     found = {}
@@ -80,7 +79,7 @@ def ended(arguments: tuple[object, ...], out: Path) -> dict[int, tuple[Any, ...]
 
 
 def in_process(arguments: list[str], printed: str) -> None:
-    """The command, where everything is imported already."""
+    """Runs the command in a forked process, where everything is imported already."""
     with Path(printed).open("a") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
@@ -95,8 +94,10 @@ def until(holds: Callable[[], object], running: Callable[[], bool]) -> None:
 
 
 def kill_alone(chance: random.Random, method: str, out: Path) -> tuple[object, ...]:
-    """A few kills of one run: before it begins, between checkpoints, or when it has its result and
-    the table and the picture are being made."""
+    """Kills one run a few times.
+
+    This happens before it begins, between checkpoints, or while the table and the picture are made.
+    """
     arguments = asked(method)
     for _ in range(chance.randint(1, 5)):
         line = [*map(str, arguments), "--out", str(out), "--resume"]
@@ -123,7 +124,7 @@ def has_result(out: Path) -> bool:
 
 
 def after_checkpoints(out: Path, count: int) -> Callable[[], bool]:
-    """Holds once so many checkpoints were written from now on."""
+    """Returns a condition that holds after this many more checkpoints."""
     seen = set()
 
     def moment() -> bool:
@@ -134,7 +135,7 @@ def after_checkpoints(out: Path, count: int) -> Callable[[], bool]:
 
 
 def kill_workers(chance: random.Random, method: str, out: Path) -> tuple[object, ...]:
-    """One or two workers of a command that has two: a run is lost only if both hit it."""
+    """Kills one or two workers of a command that has two; a run is lost only if both hit it."""
     arguments = asked(method, SEEDS_OF_WORKERS)
     python, flag, code, *rest = command(*arguments, "--json", "--jobs", 2, "--out", out)
     line = [python, flag, f"import os; os.sched_getaffinity = lambda pid: {{0, 1}}; {code}", *rest]

@@ -1,5 +1,7 @@
-"""Commands as nobody would type them: each works, or is refused by one line and leaves nothing
-behind; no name, number or path gets through to the terminal or to a traceback."""
+"""Random commands work, or are refused with one line and leave nothing behind.
+
+No name, number or path reaches the terminal unescaped, or a traceback.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ WORDS = ("", " ", "none", "auto", "true", "False", "nan", "-inf", "er", "digits"
          "[/b]", "{0}", "../..", "~", "x" * 300, "a\\d", "1if 1else 2", "exit()")  # fmt: skip
 COSTLY = {"gdumb", "gss", "ocm", "ocm-gsa"}  # minutes for them
 METHODS = sorted({info.key for info in registry.methods()} - COSTLY)
-SETTINGS = sorted({name for one in registry.methods() for name in setting_names(one.learner)})
+SETTINGS = sorted({name for entry in registry.methods() for name in setting_names(entry.learner)})
 ENDLESS = {"epochs"}  # as many as one likes can be asked for, and are trained
 STREAMS = ("class-incremental", "long-tail", "blurry")
 KEYS = ("tasks", "batch", "rho", "n", "m", "class_order", "boundaries", "seed", "")
@@ -43,7 +45,7 @@ MODEL = "made/er-synthetic-m5-s0/checkpoint.pt"
 
 @cache
 def made() -> dict[str, bytes]:
-    """The files of a finished run."""
+    """Returns the files of a finished run."""
     with tempfile.TemporaryDirectory() as folder:
         run_job(Job("er", "synthetic", memory=5, batch=60, device="cpu"), Path(folder))
         files = read_files(Path(folder))
@@ -77,7 +79,7 @@ def strange(chance: random.Random) -> str:
 
 
 def likely(chance: random.Random, *good: str) -> str:
-    """Something sensible, or anything."""
+    """Returns a sensible value, or any."""
     return chance.choice(good) if chance.random() < 0.7 else strange(chance)
 
 
@@ -102,7 +104,7 @@ def a_dataset(chance: random.Random) -> str:
 
 
 def options(chance: random.Random, *valid: str, most: int = 3) -> list[str]:
-    """Some of them, or one that does not exist, each with a value."""
+    """Returns some of the options, or an unknown one, each with a value."""
     words = []
     for _ in range(chance.randrange(most + 1)):
         name = chance.choice(valid) if chance.random() < 0.95 else "--" + strange(chance)
@@ -124,7 +126,7 @@ RUN = ("--dataset", "--data-root", "--image-size", "--test-fraction", "--normali
 
 
 def a_run(chance: random.Random) -> list[str]:
-    """If it is accepted, it is over after a few steps, in this process."""
+    """Returns a run that, if accepted, ends after a few steps in this process."""
     method = likely(chance, *METHODS)
     few = ["--memory", "5", "--batch", chance.choice(("400", "1000"))]
     out = chance.choice(("new/runs", "new", "empty", a_path(chance)))

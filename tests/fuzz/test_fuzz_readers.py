@@ -1,6 +1,7 @@
-"""Files that were damaged or made up: every reader reads what is there or refuses it in one line.
+"""Every reader reads damaged or invented files, or refuses them in one line.
 
-In `make fuzz` each case has a process of its own: one that crashes or hangs is told by its seed.
+In `make fuzz` each case has its own process, so that one that crashes or hangs is reported with its
+seed.
 """
 
 import gzip
@@ -47,7 +48,7 @@ def in_its_own_process(rng: random.Random) -> None:
 
 
 def a_case(rng: random.Random) -> None:
-    """One of the readers, with one or more of its files mutated."""
+    """Tries one reader, with one or more of its files mutated."""
     make, read = rng.choice(READERS)
     files = dict(make())
     with folder() as here:
@@ -65,7 +66,7 @@ def a_case(rng: random.Random) -> None:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """One for files, and a cache beside it that nobody has used."""
+    """Returns a folder for files, with an empty cache beside it."""
     silent = patch("onepass.data.cache._progress_bar", lambda *_: nullcontext(lambda done: None))
     with tempfile.TemporaryDirectory() as place, silent, patch.dict(os.environ):
         os.environ["ONEPASS_CACHE"] = f"{place}/cache"
@@ -79,7 +80,7 @@ def write(files: Files, here: Path) -> None:
 
 
 def written(writer: Callable[[Path], object]) -> Files:
-    """What a writer of whole files writes."""
+    """Returns the files that a writer of undamaged files writes."""
     with tempfile.TemporaryDirectory() as here:
         writer(Path(here))
         found = [path for path in Path(here).rglob("*") if path.is_file()]
@@ -90,7 +91,7 @@ def written(writer: Callable[[Path], object]) -> Files:
 
 
 def mutated(content: bytes, name: str, rng: random.Random) -> bytes:
-    """Also inside what is packed: a checksum would keep anything else from being read."""
+    """Mutates content, also inside archives, where a checksum would hide all other damage."""
     if name.endswith(".gz") and rng.random() < 0.7:
         return gzip.compress(scrambled(gzip.decompress(content), rng))
     if name.endswith((".npz", ".zip")) and rng.random() < 0.7:
@@ -112,7 +113,7 @@ def repacked(content: bytes, rng: random.Random) -> bytes:
 
 
 def scrambled(content: bytes, rng: random.Random) -> bytes:
-    """Near the beginning more often than elsewhere: there are the headers."""
+    """Changes bytes, more often near the beginning, where the headers are."""
     for _ in range(rng.choice((1, 1, 2, 4))):
         end = len(content) if rng.random() < 0.5 else min(len(content), 200)
         first = rng.randint(0, end)
@@ -142,7 +143,7 @@ def published(name: str) -> Callable[[Path, random.Random], None]:
 
 
 def tiny_at(name: str) -> Callable[[Path, random.Random], None]:
-    """The reader alone: a whole dataset would have 200 classes."""
+    """Calls the reader alone, because a whole dataset would have 200 classes."""
 
     def read(here: Path, rng: random.Random) -> None:
         undecoded = tiny_imagenet.read_tiny_imagenet(here / name)
@@ -153,7 +154,7 @@ def tiny_at(name: str) -> Callable[[Path, random.Random], None]:
 
 
 def touched(data: onepass.Dataset) -> None:
-    """Every value, which may be mapped from a file."""
+    """Reads every value, which may be mapped from a file."""
     assert data.train_x.sum() + data.test_x.sum() + data.train_y.sum() + data.test_y.sum() >= -1e30
     assert len(data.class_names) > int(data.train_y.max())
 
@@ -224,7 +225,7 @@ def one_table(here: Path, rng: random.Random) -> None:
 
 @cache
 def images() -> Files:
-    """Classes and files of several formats."""
+    """Returns classes and image files of several formats."""
     source = np.random.default_rng(0)
     files = {}
     for number in range(24):
@@ -242,7 +243,7 @@ def own_images(here: Path, rng: random.Random) -> None:
 
 
 def decoded_before(here: Path, rng: random.Random) -> None:
-    """Whole images, and a cache that is not: the same data, or the same again."""
+    """Damages the cache of undamaged images: the data must be the same."""
     write(images(), here)
     wanted = onepass.load(here / "mine", image_size=5)
     path = rng.choice(sorted(Path(os.environ["ONEPASS_CACHE"]).glob("*/*")))

@@ -1,4 +1,4 @@
-"""Finished runs that every table and figure may be made of, and that no test changes."""
+"""Finished runs that all tests share and none changes."""
 
 from pathlib import Path
 

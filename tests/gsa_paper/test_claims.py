@@ -1,5 +1,5 @@
-"""The sentences of the paper as numbers: each by hand, and what is said of runs that do as the
-paper says, and of runs that do the opposite."""
+"""The paper's claims: each quantity computed by hand, and the verdicts on runs that agree with the
+paper and on runs that do the opposite."""
 
 import math
 from types import SimpleNamespace
@@ -13,15 +13,17 @@ from onepass.gsa_paper.rates import GradientRates
 
 
 def course(pushed_down, pulled_up, a_pn=(), accuracy=(), class_accuracy=(), by_new=None):
-    """Of tasks of one class each, which has half of the hundred samples in its task: P and N(t, c)
-    by rows, P as far as new classes make it, and A-PN after the last task."""
+    """Makes rates for tasks of one class each, which has half of the hundred samples of its task.
+
+    The arguments are P and N(t, c) by rows, A-PN after the last task, and P by new classes alone.
+    """
     ends = []
     for p, n, new in zip(pushed_down, pulled_up, by_new or pushed_down, strict=True):
         rates = [down / up if up else None for down, up in zip(p, n, strict=True)]
         by_class = {"p": p, "n": n, "p_new": new, "pn": rates, "a_pn": a_pn}
-        told = {name: labelled(values) for name, values in by_class.items()}
+        run_line = {name: labelled(values) for name, values in by_class.items()}
         own = {**dict.fromkeys(labelled(p), 0), str(len(p) - 1): 50}
-        ends.append({**told, "pn_of_tasks": rates, "samples": 100, "own": own})
+        ends.append({**run_line, "pn_of_tasks": rates, "samples": 100, "own": own})
     made = GradientRates(SimpleNamespace(accuracy_matrix=accuracy, class_accuracy=class_accuracy))
     made.__dict__["ends"] = ends
     return made
@@ -54,8 +56,8 @@ OF_FIG1 = [1, 1, 3 / 4, -1, -1, 1]
 OF_FIG3 = [1.5 / 4, 0, 1, 0.8 - 0.4, 0.5, 0.5, 0.1 / 0.5, -1, -0.4, -0.2, 52 - 155 / 3]
 
 
-def judged(sentences, one):
-    return [claim.judge("runs", [one]).verdict for claim in sentences]
+def judged(sentences, subject):
+    return [claim.judge("runs", [subject]).verdict for claim in sentences]
 
 
 @pytest.mark.parametrize(("sentences", "numbers"), [(claims.FIG1, OF_FIG1), (claims.FIG3, OF_FIG3)])
@@ -66,7 +68,7 @@ def test_each_sentence_is_judged_by_its_number(sentences, numbers):
 
 
 def test_a_task_may_be_pushed_down_by_the_next_one_alone():
-    """Rates of pairs (t, t'), by hand: three of six are below -1, all of the task before."""
+    """By hand, three of six rates of pairs (t, t') are below -1, all of the task before."""
     rates = {(1, 0): -2.0, (2, 0): -0.5, (2, 1): -1.5, (3, 0): -0.9, (3, 1): -1.0, (3, 2): -1.1}
     made = SimpleNamespace(tasks=4, pn=lambda t, of: rates[t, of])
     assert [claim.measure(made) for claim in claims.FIG1[:2]] == [0.5, 1.0]
@@ -78,8 +80,8 @@ def test_the_first_task_which_is_in_balance_by_an_identity_makes_no_trend():
     assert claims.trend_of_newest_imbalance(made) == pytest.approx(-1)
 
 
-def test_what_rounding_leaves_of_a_push_is_none():
-    """No sample of an old class was trained."""
+def test_a_push_as_small_as_rounding_is_zero():
+    """Without samples of old classes there is no push by them."""
     found = course(*([[x] * n for n in (1, 2, 3, 4)] for x in (0.3, -0.5)))
     for noise, end in enumerate(found.ends):
         end["p_new"] = {label: push * (1 + noise * 3e-16) for label, push in end["p"].items()}
@@ -87,14 +89,14 @@ def test_what_rounding_leaves_of_a_push_is_none():
 
 
 def test_rates_and_accuracies_are_of_the_same_classes():
-    """Which came in another order than that of their labels."""
+    """The classes came in another order than that of their labels."""
     made = GradientRates(SimpleNamespace(class_accuracy=[10, 20, 30]))
     made.__dict__["ends"] = [{"a_pn": {"2": -0.3, "0": -0.1, "1": -0.2}}]
     assert (made.a_pn, made.class_accuracy) == ([-0.3, -0.1, -0.2], [30, 10, 20])
 
 
 def after(*a_pn, labels="01234"):
-    """A course of which only the last rates are known."""
+    """Returns rates that are known for the last task only."""
     made = GradientRates(None)
     made.__dict__["ends"] = [{"a_pn": dict(zip(labels, a_pn, strict=True))}]
     return made
@@ -109,8 +111,8 @@ def test_joint_training_is_judged_by_how_near_its_rates_are_to_balance():
 
 
 def test_the_loss_is_judged_class_by_class_beside_joint_training():
-    """Whose classes may have come in another order. The last class is in balance without it, and
-    counts as one of the low ones, by the mean of its two rates."""
+    """The classes of joint training may come in another order. The last class is in balance without
+    the loss, and counts as low by the mean of its two rates."""
     adaptive, plain = after(-1.2, -1.1, -0.9, -0.75, -1.5), after(-2.0, -1.5, -0.5, -0.25, -1.0)
     joint = after(-1.25, -0.8, -1.0, -1.2, -0.8, labels="43102")
     trio = Trio(adaptive, plain, joint)
@@ -121,11 +123,11 @@ def test_the_loss_is_judged_class_by_class_beside_joint_training():
 
 
 def test_a_loss_that_does_nothing_neither_lowers_high_rates_nor_raises_low_ones():
-    """The rates of two runs differ by chance alone: a class that is far from -1 in one of them is
+    """The rates of two runs differ by chance alone. A class that is far from -1 in one run is then
     nearer in the other, on average."""
     rng = np.random.default_rng(0)
     rates = -1 + 0.2 * rng.normal(size=(20, 3, 100))
-    trios = [Trio(*(after(*one, labels=range(100)) for one in run)) for run in rates]
+    trios = [Trio(*(after(*values, labels=range(100)) for values in run)) for run in rates]
     verdicts = [claim.judge("runs", trios).verdict for claim in claims.FIG7]
     assert verdicts == ["undecided"] * 4
 
@@ -154,7 +156,7 @@ def lines_of_ten(said):
 
 
 def test_losses_of_a_line_count_as_often_as_it_has_batches(monkeypatch):
-    """A line ends at every tenth batch and with a task: here those of 1, 10, 10 and 8 batches."""
+    """A line ends at every tenth batch and with a task, so these are of 1, 10, 10 and 8 batches."""
     said = [(0, 1, 9)] * 3 + [(1, 59, 1), (1, 3, 1), (1, None, 1), (1, 5, 6), (2, 0, 9)]
     ends = [10, 20, 29, 30, 40, 50, 58, 60]
     lines = [{**line, "step": end} for line, end in zip(lines_of_ten(said), ends, strict=True)]
@@ -167,7 +169,7 @@ def test_losses_of_a_line_count_as_often_as_it_has_batches(monkeypatch):
 
 
 def test_where_nothing_was_measured_nothing_is_confirmed():
-    """Of a method that trains nothing by a softmax."""
+    """A method without a softmax measures nothing."""
     nothing = [[None] * tasks for tasks in (1, 2, 3)]
     silent = course(nothing, nothing, a_pn=[None] * 3, class_accuracy=[1, 2, 3])
     assert all(math.isnan(rate) for rate in silent.pn_since(0))
@@ -176,8 +178,8 @@ def test_where_nothing_was_measured_nothing_is_confirmed():
         assert claim.judge("runs", [silent]).verdict == "not measured", claim.quantity
 
 
-def test_a_task_that_is_being_learned_is_no_old_one():
-    """Its rate and its accuracy are the highest, whatever they do afterwards: here the opposite."""
+def test_a_task_being_learned_does_not_count_as_old():
+    """A task being learned has the highest rate and accuracy; afterwards they oppose each other."""
     rates = [[-1.0], [-4.0, -1.0], [-3.0, -4.0, -1.0], [-2.0, -3.0, -4.0, -1.0]]
     ones = [[-1.0] * len(row) for row in rates]
     accuracy = [[99, None, None, None], [80, 99, None, None], [70, 80, 99, None], [60, 70, 80, 99]]
@@ -186,8 +188,8 @@ def test_a_task_that_is_being_learned_is_no_old_one():
 
 
 def test_classes_without_a_gradient_of_one_sign():
-    """The first has no rival in its task, and nothing to compare with later; the second is pulled
-    up by nothing in the last, and no rate is lower."""
+    """The first class has no rival in its task, and so no gradient. Nothing pulls the second one up
+    in the last task, and no rate is lower than that."""
     found = course([[0.0], [0.4, 0.2], [0.4, 0.1, 0.1]], [[0.0], [-0.2, -0.4], [-0.1, 0.0, -0.4]])
     assert math.isnan(found.pn(0, 0)) and found.pn(2, 1) == -math.inf
     assert math.isnan(claims.gradient_ratio(found, "n")) and math.isnan(
@@ -196,8 +198,8 @@ def test_classes_without_a_gradient_of_one_sign():
     assert claims.share_suppressed(claims.old_pairs(found)) == 1
 
 
-def test_gradients_that_get_less_with_the_samples_are_told_from_easier_samples():
-    """The last class has half the gradient of the first one, of a quarter of its samples."""
+def test_fewer_samples_are_told_apart_from_easier_samples():
+    """The last class has half the gradient of the first, from a quarter of its samples."""
     found = course(*([[x] * n for n in (1, 2, 3, 4)] for x in (0.5, -0.5)))
     found.ends[-1]["n"]["3"], found.ends[-1]["own"]["3"] = -0.25, 12.5
     assert (claims.gradient_ratio(found, "n"), claims.pull_per_sample_ratio(found)) == (0.5, 2.0)
@@ -230,7 +232,7 @@ def test_a_verdict_needs_a_bound_outside_of_the_interval(values, verdict):
 
 @pytest.mark.parametrize("values", [[0.05], [-0.05], [0.05, 0.06, 0.07]])
 def test_a_correlation_near_zero_is_none(values):
-    """However sure it is, and of one run above all."""
+    """The verdict is undecided however small the error, and also for one run."""
     claim = Claim("x", "it rises", "number", float, above=0, near=claims.NO_CORRELATION)
     assert claim.judge("runs", values).verdict == "undecided"
     assert claim.judge("runs", [4 * value for value in values]).verdict != "undecided"

@@ -1,5 +1,4 @@
-"""The paper's figures, and Proposition 1. The sentences that are judged by them are in
-`test_evidence.py`."""
+"""The paper's figures, and Proposition 1. `test_claims.py` has the claims that they judge."""
 
 import json
 import math
@@ -57,7 +56,7 @@ def runs(tmp_path_factory):
 
 
 def rows(text):
-    """Cells of a markdown table, without its header."""
+    """Returns the cells of a markdown table without its header."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [line.replace("\\|", "/").strip("| ").split(" | ") for line in lines[2:]]
 
@@ -87,13 +86,15 @@ def test_a_figure_comes_with_a_line_for_each_observation(what, runs, tmp_path):
     assert len(found) == count
     assert ("± its standard error" in beside) == (what != "proposition1")
     header = beside.splitlines()[0].strip("| ").split(" | ")
-    told = {of.split(": ")[0] for of in header[3:] if not of.endswith(": joint")}
-    assert told == {"synthetic, M=100, adam"}
+    run_line = {of.split(": ")[0] for of in header[3:] if not of.endswith(": joint")}
+    assert run_line == {"synthetic, M=100, adam"}
     for where, _, _, *cells in found:
         assert where[0] in "456" and len(cells) == kinds == len(header) - 3
-        for told, verdict in (cell.strip("*").rsplit(": ", 1) for cell in cells if ": " in cell):
+        for run_line, verdict in (
+            cell.strip("*").rsplit(": ", 1) for cell in cells if ": " in cell
+        ):
             assert verdict in ("confirmed", "contradicted", "undecided")
-            assert any(words in told for words in ("samples", "(n=", "(one run"))
+            assert any(words in run_line for words in ("samples", "(n=", "(one run"))
         assert {cell for cell in cells if ": " not in cell} <= {"-", "not measured"}
 
 
@@ -102,37 +103,39 @@ def test_joint_training_shares_the_column_of_the_one_method_beside_it(runs, tmp_
     two = [result for result in results if result.method in ("er", "joint")]
     for drawn, columns in ((two, 1), (results, 4)):
         found = paper_figures.fig3(drawn, tmp_path / "fig3.png")
-        assert len({one.runs for one in found}) == columns
-        assert [one.claim for one in found].count(claims.FIG3_JOINT.sentence) == 1
+        assert len({observation.runs for observation in found}) == columns
+        assert [observation.claim for observation in found].count(claims.FIG3_JOINT.sentence) == 1
 
 
 def test_joint_training_which_has_no_memory_has_one_column(runs, tmp_path):
     results = read(runs)
-    larger = [replace(one, memory=200) for one in results if one.tasks > 1]
+    larger = [replace(run, memory=200) for run in results if run.tasks > 1]
     found = paper_figures.fig3([*results, *larger], tmp_path / "fig3.png")
-    columns = {one.runs for one in found if one.claim == claims.FIG3_JOINT.sentence}
+    columns = {
+        observation.runs for observation in found if observation.claim == claims.FIG3_JOINT.sentence
+    }
     assert columns == {"synthetic, adam: joint"}
 
 
-OTHERS = "Not of the paper's protocol, which is er with"
+OTHERS = "Not the paper's protocol, which is er with"
 
 
 def test_runs_of_another_kind_than_the_papers_are_named_below_the_verdicts(runs, tmp_path):
     results, output = read(runs), tmp_path / "one.png"
-    by_protocol = [one for one in results if one.method == "er"]
-    assert OTHERS not in paper_figures.drawn("fig1", by_protocol, output)
+    by_protocol = [run for run in results if run.method == "er"]
+    assert OTHERS not in paper_figures.draw_paper_figure("fig1", by_protocol, output)
     adam = "synthetic, M=100, adam:"
     gsa = f"{adam} gsa; {adam} gsa weights=none"
-    renamed = [replace(one, method="lwf") for one in by_protocol]
-    told = f"{OTHERS} replay=10 balanced=none: {gsa}; {adam} lwf replay=10.\n"
-    assert told in paper_figures.drawn("fig1", [*results, *renamed], output)
-    told = f"{OTHERS} balanced=20: {adam} er replay=10; {gsa}.\n"
-    assert told in paper_figures.drawn("fig3", results, output)
+    renamed = [replace(run, method="lwf") for run in by_protocol]
+    run_line = f"{OTHERS} replay=10 balanced=none: {gsa}; {adam} lwf replay=10.\n"
+    assert run_line in paper_figures.draw_paper_figure("fig1", [*results, *renamed], output)
+    run_line = f"{OTHERS} balanced=20: {adam} er replay=10; {gsa}.\n"
+    assert run_line in paper_figures.draw_paper_figure("fig3", results, output)
 
 
 @pytest.fixture
 def sheet(monkeypatch):
-    """Figures as they would be saved."""
+    """Collects figures instead of saving them."""
     kept = []
     monkeypatch.setattr(paper_figures, "_finish", lambda figure, output: kept.append(figure))
 
@@ -153,7 +156,7 @@ def mean_over(runs, of):
 
 
 def test_figure_1_shows_pn_and_accuracy_of_a_task_since_it_came(runs, sheet):
-    er = [one for one in read(runs) if one.method == "er"]
+    er = [run for run in read(runs) if run.method == "er"]
     rates, accuracies = sheet("fig1", er)
     for task in (0, 3):
         since = mean_over(er, lambda course: course.pn_since(task))  # noqa: B023
@@ -168,7 +171,7 @@ def test_each_method_has_a_curve_of_its_own_rates(what, runs, sheet):
     panel = figures.runs_by_row_name(read(runs))
     order = paper_figures._order(panel)
     for name, group in panel.items():
-        rates = mean_over(group, lambda course: [course.ends[-1]["a_pn"][one] for one in order])
+        rates = mean_over(group, lambda course: [course.ends[-1]["a_pn"][label] for label in order])
         assert drawn_as(axes, name) == pytest.approx(rates)  # ten classes are left as they are
 
 
@@ -182,7 +185,7 @@ def test_many_classes_are_averaged_over_a_tenth_of_them():
 
 
 def test_curves_of_losses_are_those_of_their_batches(runs, sheet):
-    er = [one for one in read(runs) if one.method == "er"]
+    er = [run for run in read(runs) if run.method == "er"]
     (axes,) = sheet("loss-curves", er)
     for batch in ("stream", "replay"):
         curves = [[line[batch] for line in claims.task_losses(run)] for run in er]
@@ -191,16 +194,18 @@ def test_curves_of_losses_are_those_of_their_batches(runs, sheet):
 
 def test_proposition_1_shows_both_losses_and_both_gaps(runs, sheet):
     (gsa,) = (
-        one for one in read(runs) if one.method == "gsa" and one.variant.get("weights") != "none"
+        run for run in read(runs) if run.method == "gsa" and run.variant.get("weights") != "none"
     )
     losses, gaps = sheet("proposition1", [gsa])
     samples = proposition.decompose_run(gsa)
     for place, new in enumerate((True, False)):
-        own = [one for one in samples if one.new is new]
+        own = [sample for sample in samples if sample.new is new]
         shown = np.asarray(losses.collections[place].get_offsets())
-        assert shown == pytest.approx(np.array([(one.ce, one.decomposed) for one in own]))
+        assert shown == pytest.approx(np.array([(sample.ce, sample.decomposed) for sample in own]))
         shown = np.asarray(gaps.collections[place].get_offsets())
-        assert shown == pytest.approx(np.array([(one.gap, one.decomposed - one.ce) for one in own]))
+        assert shown == pytest.approx(
+            np.array([(sample.gap, sample.decomposed - sample.ce) for sample in own])
+        )
 
 
 def ended(folder):
@@ -209,7 +214,7 @@ def ended(folder):
 
 
 def test_the_numbers_are_those_of_the_run_folders(runs, tmp_path):
-    """One of them again, from the files alone."""
+    """Recomputes a number from the files alone."""
     shares = []
     for folder in (path.parent for path in runs.glob("er-*/result.json")):
         pairs = [rate for t, line in enumerate(ended(folder)) for rate in line["pn_of_tasks"][:t]]
@@ -218,8 +223,8 @@ def test_the_numbers_are_those_of_the_run_folders(runs, tmp_path):
     assert len(shares) == 2
     onepass("figure", "fig1", runs, "-o", tmp_path / "one.png")
     header, _, first, *_ = (tmp_path / "one.md").read_text().replace("\\|", "/").split("\n")
-    told = dict(zip(header.split(" | "), first.split(" | "), strict=True))
-    (cell,) = (cell for of, cell in told.items() if "er replay=10" in of)
+    run_line = dict(zip(header.split(" | "), first.split(" | "), strict=True))
+    (cell,) = (cell for of, cell in run_line.items() if "er replay=10" in of)
     assert cell.strip("*").startswith(f"{np.mean(shares):.3g} ± ")
 
 
@@ -234,20 +239,20 @@ def test_a_run_without_its_probe_is_named(runs, tmp_path):
     assert not (tmp_path / "one.png").exists() and not (tmp_path / "one.md").exists()
 
 
-def test_runs_that_nobody_watched_are_left_out_and_counted(runs, tmp_path):
+def test_runs_without_the_probe_are_left_out_and_counted(runs, tmp_path):
     done = onepass("run", "er", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
     assert done.status == 0
     both, alone = (
         onepass("figure", "fig1", *folders, "-o", tmp_path / "one.png")
         for folders in ((runs, tmp_path), (runs,))
     )
-    told = "Left out, since they were run without --probe balance: 1 of 6 runs."
-    assert told in both.out and "Left out" not in alone.out
-    assert both.out.replace(f"{told}\n\n", "") == alone.out
+    run_line = "Left out, because they ran without --probe balance: 1 of 6 runs."
+    assert run_line in both.out and "Left out" not in alone.out
+    assert both.out.replace(f"{run_line}\n\n", "") == alone.out
 
 
 def damaged(file, change):
-    """The last line, or the whole, as `change` leaves it."""
+    """Applies `change` to the last line, or to the whole file."""
     text = file.read_text()
     *before, last = text.strip().split("\n") if file.suffix == ".jsonl" else [text]
     content = json.loads(last)
@@ -258,11 +263,11 @@ def damaged(file, change):
 @pytest.mark.parametrize(
     ("what", "name", "change"),
     [
-        ("fig1", "run.json", lambda told: told.update(stream=[])),
-        ("fig3", "balance.jsonl", lambda told: told.update(p=1)),
-        ("fig7", "balance.jsonl", lambda told: told.update(pn_of_tasks=[])),
-        ("fig1", "result.json", lambda told: told.update(accuracy_matrix=[])),
-        ("proposition1", "logits.jsonl", lambda told: told["batches"][0].pop("logits")),
+        ("fig1", "run.json", lambda run_line: run_line.update(stream=[])),
+        ("fig3", "balance.jsonl", lambda run_line: run_line.update(p=1)),
+        ("fig7", "balance.jsonl", lambda run_line: run_line.update(pn_of_tasks=[])),
+        ("fig1", "result.json", lambda run_line: run_line.update(accuracy_matrix=[])),
+        ("proposition1", "logits.jsonl", lambda run_line: run_line["batches"][0].pop("logits")),
     ],
 )
 def test_a_damaged_run_is_named(what, name, change, runs, tmp_path):
@@ -277,8 +282,8 @@ def test_a_damaged_run_is_named(what, name, change, runs, tmp_path):
 def test_runs_on_other_data_of_the_same_name_are_not_compared(runs, tmp_path):
     others = {"dataset_identity": "/other/synthetic", "data_sha256": "f"}
     results = [
-        replace(one, **others) if one.settings.get("weights") == "none" else one
-        for one in read(runs)
+        replace(run, **others) if run.settings.get("weights") == "none" else run
+        for run in read(runs)
     ]
     with pytest.raises(InputError, match=r"no run of joint training on /?other/synthetic"):
         paper_figures.fig7(results, tmp_path / "fig7.png")
@@ -288,10 +293,13 @@ def test_a_method_without_a_softmax_is_left_out_of_proposition_1(runs, tmp_path,
     found = proposition.decompose_run
     of_gsa = lambda run: found(run) if run.method == "gsa" else []  # noqa: E731
     monkeypatch.setattr(proposition, "decompose_run", of_gsa)
-    told = paper_figures.proposition1(read(runs), tmp_path / "one.png")
-    assert {one.runs.split(": ")[1] for one in told} == {"gsa", "gsa weights=none"}
+    run_line = paper_figures.proposition1(read(runs), tmp_path / "one.png")
+    assert {observation.runs.split(": ")[1] for observation in run_line} == {
+        "gsa",
+        "gsa weights=none",
+    }
     with pytest.raises(InputError, match="er trains no sample by a softmax"):
-        er = [one for one in read(runs) if one.method == "er"]
+        er = [run for run in read(runs) if run.method == "er"]
         paper_figures.proposition1(er, tmp_path / "two.png")
 
 
@@ -304,13 +312,13 @@ def test_a_figure_beside_joint_training_needs_it(runs, tmp_path):
 
 
 def copied(runs, folder):
-    """The first run of er."""
+    """Copies the first run of er."""
     (only,) = [path.parent for path in runs.glob("er-*-s0-*/result.json")]
     return Path(shutil.copytree(only, folder / only.name))
 
 
 def test_a_stream_whose_tasks_share_classes_is_refused(runs, tmp_path):
-    """As those of a blurry stream do; here the record says that two classes changed places."""
+    """A blurry stream has them; here the record swaps two classes."""
     copy = copied(runs, tmp_path)
     record = copy / "run.json"
     said = json.loads(record.read_text())
@@ -322,7 +330,7 @@ def test_a_stream_whose_tasks_share_classes_is_refused(runs, tmp_path):
 
 
 def of_seed(seed, variant="", weights="adaptive", tasks=5):
-    """As much of a result as says which runs belong together."""
+    """Returns the fields of a result that decide which runs belong together."""
     method = "gsa" if tasks > 1 else "joint"
     settings = {"weights": weights} if tasks > 1 else {}
     return SimpleNamespace(
@@ -330,8 +338,8 @@ def of_seed(seed, variant="", weights="adaptive", tasks=5):
     )
 
 
-def test_with_and_without_the_loss_nothing_else_differs():
-    """A third kind of gsa in the folder would otherwise stand for the whole of it."""
+def test_runs_with_and_without_the_loss_differ_in_nothing_else():
+    """A third variant of gsa in the folder must not count as the full method."""
     joint = [of_seed(seed, tasks=1) for seed in (0, 1)]
     whole, without = of_seed(1), of_seed(1, "weights=none", "none")
     others = [
@@ -342,7 +350,7 @@ def test_with_and_without_the_loss_nothing_else_differs():
     ]
     found = paper_figures._trios([whole, without, *others, *joint])
     assert list(found) == ["gsa"]
-    assert [[one.result for one in trio] for trio in found["gsa"]] == [[whole, without, joint[1]]]
+    assert [[run.result for run in trio] for trio in found["gsa"]] == [[whole, without, joint[1]]]
     more = [of_seed(0, "lr=1"), of_seed(0, "lr=1 weights=none", "none")]
     assert list(paper_figures._trios([whole, without, *more, *joint])) == ["gsa", "gsa lr=1"]
     with pytest.raises(InputError, match="two runs of joint"):
@@ -377,7 +385,7 @@ def test_classes_that_arrive_otherwise_in_each_seed_have_no_order(monkeypatch):
         paper_figures._order({"gsa": [of_seed(0), of_seed(2)]})
 
 
-def test_a_page_of_somebody_elses_is_not_replaced(runs, tmp_path):
+def test_a_file_with_other_content_is_not_overwritten(runs, tmp_path):
     page = tmp_path / "README.md"
     page.write_text("# Mine\n")
     done = onepass("figure", "loss-curves", runs, "-o", tmp_path / "README.png")
@@ -391,7 +399,7 @@ def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
     for content, said in (
         ("{half", "balance.jsonl is damaged"),
         ('{"task": 0}\n', "balance.jsonl is damaged: a line has no a_pn"),
-        ("".join(whole[:-1]), "balance.jsonl tells of 4 tasks, and the run had 5"),
+        ("".join(whole[:-1]), "balance.jsonl has 4 tasks, and the run had 5"),
     ):
         copy.joinpath("balance.jsonl").write_text(content)
         done = onepass("figure", "fig1", copy, "-o", tmp_path / "one.png")
@@ -422,7 +430,7 @@ def test_ticks_are_where_tasks_of_ten_classes_begin(last, ticks):
 
 
 def test_the_correlation_in_the_picture_is_the_one_of_the_page(monkeypatch):
-    """The mean over seeds; of all their classes together it would be another."""
+    """The mean over seeds differs from the correlation over all their classes together."""
     of_seeds = {0: ([-1.0, -2.0, -3.0], [1, 2, 3]), 1: ([-5.0, -6.0, -7.0], [5, 4, 6])}
 
     def course(run):
@@ -478,15 +486,15 @@ def test_the_last_bit_of_a_large_loss_contradicts_nothing():
 
 
 def verdicts(samples):
-    return [one.verdict for one in proposition.observations("runs", samples)]
+    return [observation.verdict for observation in proposition.observations("runs", samples)]
 
 
-def test_gaps_are_told_of_the_sides_that_were_there():
+def test_means_of_gaps_leave_out_an_empty_side():
     new, old = (
         decompose([1.0, 2.0, 3.0], y, [True, True, False])._replace(gap=3.0) for y in (0, 2)
     )
     assert new.new and not old.new
-    for samples, told in (
+    for samples, run_line in (
         (
             [new, old._replace(gap=1.0), old._replace(gap=2.0)],
             "smallest 0, mean 3 (new classes) and 1.5 (old classes); 3 samples",
@@ -494,7 +502,7 @@ def test_gaps_are_told_of_the_sides_that_were_there():
         ([new, new], "smallest 1, mean 3 (new classes); 2 samples"),
         ([old, old], "smallest 0, mean 3 (old classes); 2 samples"),
     ):
-        assert proposition.observations("runs", samples)[0].found == told
+        assert proposition.observations("runs", samples)[0].found == run_line
 
 
 def test_padding_is_not_decomposed(monkeypatch):
@@ -511,5 +519,5 @@ def test_logged_samples_are_decomposed_with_the_classes_of_their_time(runs):
     count = sum(sum(batch["weight"]) for line in lines for batch in line["batches"])
     samples = proposition.decompose_run(read(Path(folder))[0])
     assert len(samples) == count
-    assert all(one.gap == 0 for one in samples if one.task == 0)  # there is no old class
-    assert {one.new for one in samples if one.task == 4} == {True, False}
+    assert all(sample.gap == 0 for sample in samples if sample.task == 0)  # there is no old class
+    assert {sample.new for sample in samples if sample.task == 4} == {True, False}

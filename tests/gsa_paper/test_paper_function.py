@@ -1,4 +1,4 @@
-"""`onepass.paper`: in Python what the command does."""
+"""`onepass.paper`, the Python form of the command."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ JOB = Job("er", "synthetic", batch=30, device="cpu")
 
 @pytest.fixture
 def small(monkeypatch):
-    """Two runs for one section instead of hundreds, in this process."""
+    """Plans two runs for one section instead of hundreds, in this process."""
     some = [PlannedRun(replace(JOB, stream=name), 0) for name in (JOB.stream, "blurry")]
     planned = {name: [] for name in experiments.EXPERIMENTS} | {"streams": some}
     monkeypatch.setattr(experiments, "plan_runs", lambda *_, **__: planned)
@@ -27,7 +27,7 @@ def small(monkeypatch):
 def test_the_page_the_report_and_the_runs_are_made_and_runs_only_once(tmp_path):
     for state in ("finished", "skipped"):
         made = onepass.paper(tmp_path, quick=True)
-        assert [one.state for one in made.runs] == [state, state]
+        assert [run.state for run in made.runs] == [state, state]
         assert made.page == tmp_path / "README.md"
         assert "Made by `onepass paper --quick`" in made.page.read_text()
         assert "blurry" in (tmp_path / "streams.md").read_text()
@@ -35,11 +35,11 @@ def test_the_page_the_report_and_the_runs_are_made_and_runs_only_once(tmp_path):
 
 
 @pytest.mark.usefixtures("small")
-def test_what_could_not_be_run_is_told_and_the_rest_is_there(tmp_path):
+def test_failed_runs_are_reported_and_the_rest_is_there(tmp_path):
     (tmp_path / "runs" / JOB.folder_name).mkdir(parents=True)
     (tmp_path / "runs" / JOB.folder_name / "thesis.txt").touch()
     made = onepass.paper(tmp_path, quick=True)
-    assert [one.state for one in made.runs] == ["failed", "finished"]
+    assert [run.state for run in made.runs] == ["failed", "finished"]
     assert "blurry" in (tmp_path / "streams.md").read_text()
 
 
@@ -53,7 +53,7 @@ def test_what_could_not_be_run_is_told_and_the_rest_is_there(tmp_path):
         ({"quick": True, "jobs": 0}, "jobs must be at least 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_written(options, said, tmp_path):
+def test_invalid_options_are_refused_before_anything_is_written(options, said, tmp_path):
     with pytest.raises(OnepassError, match=said):
         onepass.paper(tmp_path / "new", device="cpu", **options)
     assert not (tmp_path / "new").exists()

@@ -1,4 +1,4 @@
-"""The paper's tables from lines: its order, ours beside the published, what is missing missing."""
+"""The paper's tables from lines: the paper's order, our figures beside the published ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def cells(text: str) -> dict[str, list[str]]:
-    """Rows of markdown by their first cell."""
+    """Returns the rows of a markdown table by their first cell."""
     lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return {first: rest for first, *rest in lines}
 
@@ -39,8 +39,8 @@ def made(folder: Path, *lines: dict, like: str = "table1", dataset: str = "cifar
 
 def test_rows_and_columns_come_as_in_the_paper(tmp_path: Path) -> None:
     table = made(tmp_path, paper_line("gsa", 0, 30.0))
-    printed = [one for one in published_values() if one.source == "gsa-paper-table1"]
-    own = list(dict.fromkeys(one.method for one in printed))
+    printed = [value for value in published_values() if value.source == "gsa-paper-table1"]
+    own = list(dict.fromkeys(value.method for value in printed))
     assert list(table)[1:18] == own
     assert list(table)[18:] == ["ocm", "ocm-gsa"]  # which have figures of their own
     sides = [f"M={memory} {of}" for memory in (1000, 2000, 5000) for of in ("ours", "published")]
@@ -50,7 +50,7 @@ def test_rows_and_columns_come_as_in_the_paper(tmp_path: Path) -> None:
 
 
 def test_a_cell_is_the_mean_over_seeds_however_they_were_run(tmp_path: Path) -> None:
-    """Precision and how often one scores are no variants; one seed in two files is one seed."""
+    """Precision and scoring interval make no variant, and a seed in two files counts once."""
     write_lines(tmp_path / "b.jsonl", paper_line("gsa", 0, 99.0, variant="precision=bf16"))
     table = made(
         tmp_path,
@@ -62,7 +62,7 @@ def test_a_cell_is_the_mean_over_seeds_however_they_were_run(tmp_path: Path) -> 
 
 
 def in_precision(precision: str, seed: int, accuracy: float, **more: object) -> dict:
-    """As a run writes it: the variant names what is not the default, the settings tell it too."""
+    """Returns a line with a precision, in its variant if not the default, and in its settings."""
     variant = "engine=eager precision=bf16" if precision == "bf16" else ""
     settings = {"precision": precision, "engine": "eager" if variant else "auto"}
     return paper_line("er", seed, accuracy, variant=variant, settings=settings, **more)
@@ -106,7 +106,7 @@ def test_a_line_that_tells_no_settings_has_the_precision_of_its_variant(tmp_path
     ],
     ids=str,
 )
-def test_what_is_not_of_the_table_is_not_in_it(other: dict, tmp_path: Path) -> None:
+def test_runs_of_another_protocol_are_not_in_the_table(other: dict, tmp_path: Path) -> None:
     table = made(tmp_path, paper_line("gsa", 0, 20.0), paper_line("er", 0, 20.0, **other))
     assert table["er"][0] == "-"
     assert not any(name.startswith("er ") for name in table)
@@ -147,7 +147,7 @@ def test_table_2_is_of_forgetting_and_nothing_is_best_there(tmp_path: Path) -> N
     assert table["er"][1] == "65.1 ± 1.3 <sup>a</sup>"
 
 
-def test_table_3_takes_parts_away_and_tests_them_against_the_whole(tmp_path: Path) -> None:
+def test_table_3_tests_ablations_against_the_full_method(tmp_path: Path) -> None:
     whole = [paper_line("gsa", seed, 30.0 + seed) for seed in range(3)]
     parts = [
         paper_line("gsa", seed, accuracy + 0.5 * seed, variant=variant)
@@ -162,7 +162,7 @@ def test_table_3_takes_parts_away_and_tests_them_against_the_whole(tmp_path: Pat
     assert ours.endswith("28.5 ± 0.5 (3)")
     assert p.split()[-2] == "0.035"  # differences 1, 1.5 and 2: t = 5.196, two degrees of freedom
     assert "12.7 ± 0.2" in theirs
-    assert "1 of the paper's 5 cells were run" in done.out
+    assert "We ran 1 of the paper's 5 cells" in done.out
 
 
 def test_paired_tests_stand_in_the_papers_table_if_they_are_asked_for(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_tests_in_table_2_are_of_forgetting(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_test_that_the_papers_table_has_not_is_refused(
+def test_an_impossible_test_in_the_papers_table_is_refused(
     asked: tuple, said: str, tmp_path: Path
 ) -> None:
     file = write_lines(tmp_path / "a.jsonl", paper_line("gsa", 0, 30.0))
@@ -201,7 +201,7 @@ def test_a_test_that_the_papers_table_has_not_is_refused(
     assert done.status == 2 and said in done.error and not done.out
 
 
-def test_what_is_so_by_default_or_by_the_preset_is_no_variant(tmp_path: Path) -> None:
+def test_a_setting_equal_to_the_default_or_preset_makes_no_variant(tmp_path: Path) -> None:
     table = made(
         tmp_path,
         paper_line("gsa", 0, 20.0, variant="weights=adaptive precision=bf16"),
@@ -212,7 +212,7 @@ def test_what_is_so_by_default_or_by_the_preset_is_no_variant(tmp_path: Path) ->
     assert (table["gsa"][0], table["gsa tuned"][0]) == ("20.0 (1)", "**30.0 (1)**")
 
 
-def test_what_a_preset_was_before_it_changed_is_not_in_its_row(tmp_path: Path) -> None:
+def test_runs_of_a_preset_before_it_changed_are_another_row(tmp_path: Path) -> None:
     now = GSA.presets["tuned"].settings
     before_it_had_current = {name: value for name, value in now.items() if name != "current"}
     chosen = (now, now, {**now, "lr": 7e-4}, before_it_had_current, {})  # old lines do not tell
@@ -224,18 +224,18 @@ def test_what_a_preset_was_before_it_changed_is_not_in_its_row(tmp_path: Path) -
 
 
 def test_the_sweep_of_ablations_has_every_column_of_table_3() -> None:
-    """The whole too, as the variant that says nothing, with all seeds that the parts have."""
+    """The full method is there too, with an empty variant and all seeds of the ablations."""
     planned = sweep_file.read_sweep_file(ROOT / "experiments/ablations.toml", device="cpu")
     seeds: dict[str, set[int]] = {}
-    for job in (one.job for one in planned):
+    for job in (entry.job for entry in planned):
         seeds.setdefault(str(job.variant.without(*protocol.EXECUTION)), set()).add(job.seed)
     for variant in ("", *tables.ABLATIONS.values(), tables.OTHER_READING):
         assert seeds[variant] <= seeds[""] and len(seeds[variant]) >= 3
 
 
-def test_what_the_data_decide_is_no_variant(tmp_path: Path) -> None:
-    """On MNIST, where a mirror image is no image of the class, presets for all data, and
-    gsa-released, do without; whoever chooses other repeats has chosen something."""
+def test_a_setting_decided_by_the_data_makes_no_variant(tmp_path: Path) -> None:
+    """MNIST has no mirror images, so presets and gsa-released turn them off by themselves. A choice
+    of other repeats is a variant."""
     best = "best mirror=false mirror_scores=false"
     table = made(
         tmp_path,
@@ -249,7 +249,7 @@ def test_what_the_data_decide_is_no_variant(tmp_path: Path) -> None:
     assert table["gsa best"][4] == "**90.0 (1)**"
 
 
-def test_for_programs_there_is_a_line_for_each_cell(tmp_path: Path) -> None:
+def test_csv_has_a_row_for_each_cell(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "a.jsonl", *(paper_line("gsa", s, 30.0 + s) for s in range(2)))
     for like, count in (("table1", 17 * 12), ("table2", 17 * 12), ("table3", 10)):
         text = onepass("table", file, "--like", like, "--format", "csv").out
@@ -292,7 +292,7 @@ PAGES = [page for page in sorted(ROOT.glob("results/**/*.md")) if "<!-- end of" 
 
 
 def printed(words: list[str]) -> str:
-    """As by the command, in this process, which has imported what it needs."""
+    """Prints what the command prints, in this process, which has its imports."""
     program, *arguments = words
     if program == "python":
         return printed_by_file(arguments)
@@ -308,15 +308,13 @@ def printed_by_file(arguments: list[str]) -> str:
     return out.getvalue()
 
 
-def test_what_a_file_prints_is_asked_of_a_process_of_its_own() -> None:
+def test_a_script_runs_in_its_own_process() -> None:
     assert script["printed"](["python", "-c", "print('a table')"]) == "a table\n"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_holds_what_its_command_prints_now(
-    page: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If this fails, lines were added and the tables were not made anew: make results."""
+def test_a_page_is_current(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, lines were added without `make results`."""
     monkeypatch.chdir(ROOT)
     text = page.read_text()
     assert script["updated"](text, printed) == text
@@ -326,7 +324,7 @@ def test_the_papers_tables_have_pages() -> None:
     assert {"table1.md", "table2.md", "table3.md"} <= {page.name for page in PAGES}
 
 
-def test_all_but_the_tables_of_a_page_is_left_alone() -> None:
+def test_only_the_tables_of_a_page_change() -> None:
     mark, end = "<!-- onepass table a 'b c' -->\n", "<!-- end of table -->\n"
     page = f"above\n{mark}old\n{end}between\n{mark}{end}below\n"
     after = script["updated"](page, lambda arguments: f"{shlex.join(arguments)}\n")

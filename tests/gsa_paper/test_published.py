@@ -1,5 +1,4 @@
-"""The published figures, those of them that contradict one another, and the runs that they stand
-beside."""
+"""The published figures, those that contradict each other, and the runs they are compared with."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from onepass.data.catalogue import CATALOGUE
 from onepass.gsa_paper import published
 from onepass.gsa_paper.published import published_values, values_for_cell
 
-TABLE_1 = [one for one in published_values() if one.source == "gsa-paper-table1"]
-METHODS = {one.method for one in TABLE_1}
+TABLE_1 = [value for value in published_values() if value.source == "gsa-paper-table1"]
+METHODS = {value.method for value in TABLE_1}
 
 
 def value(method: str, dataset: str, memory: int, metric: str) -> float:
@@ -28,27 +27,30 @@ def value(method: str, dataset: str, memory: int, metric: str) -> float:
 
 
 def doubtful(metric: str) -> set[tuple[str, str, int]]:
-    found = [one for one in published_values() if one.metric == metric and one.doubt]
-    return {(one.method, one.dataset, one.memory) for one in found}
+    found = [value for value in published_values() if value.metric == metric and value.doubt]
+    return {(value.method, value.dataset, value.memory) for value in found}
 
 
 def test_the_papers_tables_are_whole() -> None:
     assert len(TABLE_1) == 17 * 12
-    assert sum(one.source == "gsa-paper-table2" for one in published_values()) == 17 * 12
-    assert sum(one.source == "gsa-paper-table3" for one in published_values()) == 10
+    assert sum(value.source == "gsa-paper-table2" for value in published_values()) == 17 * 12
+    assert sum(value.source == "gsa-paper-table3" for value in published_values()) == 10
 
 
 def test_every_doubt_is_about_a_figure_that_exists() -> None:
-    known = {(one.metric, f"{one.method}/{one.dataset}/{one.memory}") for one in published_values()}
+    known = {
+        (value.metric, f"{value.method}/{value.dataset}/{value.memory}")
+        for value in published_values()
+    }
     assert published._doubts().keys() <= known
 
 
 def test_a_row_that_falls_while_the_memory_grows_is_doubted_if_by_more_than_its_spread() -> None:
-    """Of all accuracies in Table 1 only two rows do, and both are marked."""
+    """Only two rows of Table 1 do, and both are marked."""
     falling = set()
     for method in METHODS:
-        for dataset in {one.dataset for one in TABLE_1}:
-            row = [one for one in TABLE_1 if (one.method, one.dataset) == (method, dataset)]
+        for dataset in {value.dataset for value in TABLE_1}:
+            row = [value for value in TABLE_1 if (value.method, value.dataset) == (method, dataset)]
             for a, b in pairwise(row):
                 if float(a.value) - float(b.value) > float(a.deviation) + float(b.deviation):
                     falling.add((method, dataset))
@@ -58,8 +60,8 @@ def test_a_row_that_falls_while_the_memory_grows_is_doubted_if_by_more_than_its_
 
 
 def test_sums_of_accuracy_and_forgetting_that_are_the_same_are_doubted() -> None:
-    """Among the methods that 7.3 names, and nowhere where the sums differ."""
-    for dataset, memory in {(one.dataset, one.memory) for one in TABLE_1}:
+    """The doubts concern methods named in section 7.3, and only equal sums."""
+    for dataset, memory in {(value.dataset, value.memory) for value in TABLE_1}:
         sums = {
             method: value(method, dataset, memory, "accuracy")
             + value(method, dataset, memory, "forgetting")
@@ -73,16 +75,18 @@ def test_sums_of_accuracy_and_forgetting_that_are_the_same_are_doubted() -> None
             assert max(found) - min(found) < 0.35
 
 
-def test_what_others_found_for_a_doubtful_cell_is_not_doubted() -> None:
+def test_other_sources_for_a_doubtful_cell_are_not_doubted() -> None:
     assert all(
-        not one.doubt for one in published_values() if not one.source.startswith("gsa-paper")
+        not value.doubt for value in published_values() if not value.source.startswith("gsa-paper")
     )
 
 
 @pytest.mark.parametrize("memory", [1000, 2000, 5000])
-def test_forgetting_of_er_leaves_no_room_for_what_it_can_have_known(memory: int) -> None:
+def test_the_papers_forgetting_of_er_is_implausibly_high(memory: int) -> None:
     def best(method: str) -> float:
-        return sum(value(method, "cifar100", memory, one) for one in ("accuracy", "forgetting"))
+        return sum(
+            value(method, "cifar100", memory, metric) for metric in ("accuracy", "forgetting")
+        )
 
     assert best("er") > 80
     assert best("gsa") < 65
@@ -105,7 +109,7 @@ AS_IN_THE_PAPER = {
 
 
 def beside(folder: Path) -> str:
-    """What stands beside the only row."""
+    """Returns the published figures beside the only row."""
     (row,) = read_csv(onepass("table", folder, "--format", "csv", "--against", "published").out)
     return row["published"]
 
@@ -139,7 +143,7 @@ def test_published_figures_stand_beside_ours(runs: Path, tmp_path: Path) -> None
     ],
     ids=lambda other: "-".join(map(str, *other.items()))[:40],
 )
-def test_no_figure_stands_beside_a_run_of_something_else(
+def test_runs_of_another_protocol_have_no_published_figure(
     other: dict[str, object], runs: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
@@ -167,7 +171,7 @@ def test_a_figure_stands_beside_each_of_two_folders_of_the_same_runs(
     assert all("31.4 ± 0.2" in row["published"] for row in read_csv(text))
 
 
-def test_a_doubt_is_told_where_the_figure_is_shown(tmp_path: Path) -> None:
+def test_a_doubtful_figure_has_a_note(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "a.jsonl", paper_line("aser", 0, 20.0, memory=2000))
     for columns in ("method,published", "method,accuracy"):
         text = onepass("table", file, "--against", "published", "--columns", columns).out
@@ -177,7 +181,7 @@ def test_a_doubt_is_told_where_the_figure_is_shown(tmp_path: Path) -> None:
 def test_a_dataset_is_known_by_what_it_holds_and_not_by_a_file_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MNIST, were it this small; the same images in a file of the user's own; and not all."""
+    """Uses a small MNIST, the same images in the user's own file, and a subset of them."""
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
     small = replace(CATALOGUE["mnist"], train=(6,) * 10, test=(2,) * 10)
     monkeypatch.setitem(CATALOGUE, "mnist", small)

@@ -1,4 +1,4 @@
-"""Learners that break a check, and how the check must tell."""
+"""Learners that break one check of the contract, and the failure that the check must raise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Case(NamedTuple):
 
 
 class BrokenLearners:
-    """Those of one test file; a check that they must fail may be any."""
+    """The broken learners of one test file; each names the check that must reject it."""
 
     def __init__(self) -> None:
         self.cases: list[Case] = []
@@ -29,8 +29,10 @@ class BrokenLearners:
     def breaks(
         self, check: str, says: str = "", by: type[Exception] = AssertionError
     ) -> Callable[[type[Learner]], type[Learner]]:
-        """The check must fail with a sentence of its own that has these words, unless its subject
-        itself fails by an error of another kind."""
+        """Registers a learner that a check must reject with these words.
+
+        If the learner itself raises, `by` is the class of that error.
+        """
 
         def add(cls: type[Learner]) -> type[Learner]:
             self.cases.append(Case(check, dataclass(kw_only=True, eq=False)(cls), says, by))
@@ -39,7 +41,7 @@ class BrokenLearners:
         return add
 
     def register(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With names, so that what is broken about them is not that they cannot be saved."""
+        """Registers the learners by name, because a learner without a name cannot be saved."""
         register(monkeypatch, *(case.method for case in self.cases))
 
     @property

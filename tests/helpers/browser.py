@@ -1,7 +1,7 @@
-"""A real browser without a window, for pages that are to be seen.
+"""A real, headless browser for tests of HTML pages.
 
-Where there is none, tests that need one are skipped, and the reason is shown; with the environment
-variable ONEPASS_BROWSER=required, as in `.ci/run`, they fail instead.
+Without one, tests that need it are skipped with a reason. With the environment variable
+ONEPASS_BROWSER=required, as in `.ci/run`, they fail instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEEDED = "the Debian packages chromium and chromium-driver, and selenium"
 
 
 def find() -> tuple[str, str] | None:
-    """The browser and its driver, if both are here, and what talks to them."""
+    """Returns the paths of browser and driver, or None if one of them, or selenium, is missing."""
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     driver = shutil.which("chromedriver")
     selenium = importlib.util.find_spec("selenium")
@@ -31,7 +31,7 @@ def find() -> tuple[str, str] | None:
 
 
 def required() -> tuple[str, str]:
-    """As `found`; without them the test is skipped, or fails where a browser is required."""
+    """Returns what `find` does; without a browser, skips the test or fails it if required."""
     here = find()
     if here is None:
         told = f"no browser was found: this test needs {NEEDED}"
@@ -43,8 +43,10 @@ def required() -> tuple[str, str]:
 
 @contextmanager
 def opened(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iterator[Any]:
-    """A browser with a window of that size, which reports what is said in its console and every
-    request that it makes. A window cannot be narrower than 500 pixels, so its size is emulated."""
+    """Opens a browser with a viewport of this size, which logs its console and every request.
+
+    A window cannot be narrower than 500 pixels, so the size is emulated.
+    """
     binary, driver = required()
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -66,12 +68,12 @@ def opened(width: int = 1280, height: int = 900, *, dark: bool = False) -> Itera
 
 
 def console(browser: Any) -> list[str]:
-    """What was said in the console since it was last asked: errors, refusals of the policy."""
+    """Returns the messages in the console since the last call: errors, violations of the policy."""
     return [entry["message"] for entry in browser.get_log("browser")]
 
 
 def requests(browser: Any) -> list[str]:
-    """The addresses that were asked for since this was last asked."""
+    """Returns the URLs that were requested since the last call."""
     entries = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
     return [
         entry["params"]["request"]["url"]
@@ -81,13 +83,13 @@ def requests(browser: Any) -> list[str]:
 
 
 def screenshot(browser: Any, path: Path) -> None:
-    """All of the page, also what is below the window."""
+    """Saves a picture of the whole page, including what lies below the window."""
     taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
     path.write_bytes(base64.b64decode(taken["data"]))
 
 
 def as_pdf(browser: Any, path: Path) -> bytes:
-    """The page as a PDF."""
+    """Prints the page into a PDF file and returns its content."""
     content = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
     path.write_bytes(content)
     return content

@@ -1,4 +1,4 @@
-"""Runs what may end the process, or never end, in a copy of it."""
+"""Runs code that may kill the process, or hang, in a forked copy of it."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def in_child(act: Callable[[], object], seconds: int = 20) -> None:
-    """Fails if a copy of this process fails at it, is killed by it, or is not done in time."""
+    """Fails if the code raises, kills the copy of this process, or takes too long."""
     sys.stdout.flush()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python minds forks beside threads
@@ -22,7 +22,7 @@ def in_child(act: Callable[[], object], seconds: int = 20) -> None:
 
 
 def _run_and_exit(act: Callable[[], object], seconds: int) -> None:
-    """An alarm that nobody handles is the end; whatever happens, pytest must not go on twice."""
+    """Runs the code under an alarm and leaves without returning to pytest."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(seconds)
     status = 1

@@ -1,4 +1,4 @@
-"""Runs the command line: in this process where that will do, in a process of its own elsewhere."""
+"""Runs the command line, in this process if possible, or else in a process of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ made_once = cache(typer.main.get_command)
 
 
 class Done(NamedTuple):
-    """How a command ended and what it said."""
+    """The exit status of a command, and what it printed."""
 
     status: int
     out: str
@@ -40,7 +40,7 @@ class Done(NamedTuple):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """Standard output as one JSON object per line; anything else there is an error."""
+        """Returns standard output as JSON objects, one per line; raises if it holds other text."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
@@ -50,7 +50,7 @@ class Done(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The one line that says what was wrong."""
+        """Returns the single error line; fails if there is a traceback."""
         assert "Traceback" not in self.err, self.err
         (line,) = [line for line in self.err.splitlines() if line.startswith("error:")]
         return line
@@ -83,7 +83,7 @@ def process(*arguments: object, **options: Any) -> Done:
 
 
 def read_files(folder: Path) -> dict[str, bytes | None]:
-    """Every file below a folder, byte for byte, and every folder."""
+    """Returns the content of every file below a folder, and None for every folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
@@ -98,18 +98,18 @@ def untouched(folder: Path) -> Iterator[None]:
 
 
 def file_names(folder: Path) -> set[str]:
-    """The files of a run folder, apart from its lock."""
+    """Returns the files of a run folder, without its lock."""
     return {path.name for path in folder.iterdir()} - {".lock"}
 
 
 def finished_run(out: Path) -> Path:
-    """A folder of one finished run, which no bad input may touch."""
+    """Makes a folder with one finished run, which no bad input may touch."""
     run_job(JOB, out)
     return out
 
 
 def refused(*arguments: object) -> str:
-    """The line with which a command is refused."""
+    """Returns the line of the error with which a command is refused."""
     done = onepass(*arguments)
     assert done.status == 2, done.err
     assert done.out == ""
@@ -121,18 +121,18 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def timeless(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Events without the times, which no two runs share."""
+    """Returns events without their times, which no two runs share."""
     times = ("seconds", "scoring", "capture")
     return [{key: entry[key] for key in entry if key not in times} for entry in entries]
 
 
 def values_of(result: Result | dict[str, Any], keys: Iterable[str]) -> list[Any]:
-    """What two runs have to agree in, of a result or of a line of JSON."""
+    """Returns the values of these fields of a result, or of a line of JSON."""
     return [result[key] if isinstance(result, dict) else getattr(result, key) for key in keys]
 
 
 def execute_until_write(job: Job, out: Path, moment: int) -> None:
-    """Runs a job that is killed when it has written, and not yet put in place, its n-th file."""
+    """Runs a job that is killed at its n-th file, which is written but not yet in place."""
     real, calls = Path.replace, iter(range(1, moment + 1))
 
     def replace(partial: Path, path: Path) -> Path:

@@ -1,5 +1,7 @@
-"""What the tests of averages, lessons and repeats share: a stream of two tasks, and a network on
-which training and evaluating differ."""
+"""A stream of two tasks, and a network on which training and evaluation mode differ.
+
+The tests of weight averages, self-distillation and repeated steps share them.
+"""
 
 import torch
 from tiny_learners import BOUNDARY
@@ -9,8 +11,7 @@ TASKS = [[0, 1, 0, 1], [1, 1, 0], [0, 0, 1, 1], BOUNDARY, [2, 3, 2], [3, 2, 2, 0
 
 
 class LinearNorm(nn.Module):
-    """Of any shape; with BatchNorm, so that a network that trains says other things than one that
-    evaluates."""
+    """A layer and BatchNorm for samples of any shape; the two modes give different features."""
 
     def __init__(self, values=6):
         super().__init__()

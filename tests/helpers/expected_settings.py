@@ -1,4 +1,4 @@
-"""The setting in which methods are compared, and what a method's own defaults are."""
+"""The settings under which methods are compared, and readers of a method's defaults and presets."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ PLAIN_SGD = {"optimizer": "sgd", "weight_decay": 0.0, "lr": 0.1, "replay": 10, "
 
 
 def defaults(kind: type, expected: dict[str, Any]) -> dict[str, Any]:
-    """A method's default for each of these settings."""
+    """Returns a method's default for each of these settings."""
     learner = kind()
     return {name: getattr(learner, name) for name in expected}
 
 
 def official(kind: type) -> dict[str, Any]:
-    """The settings of its authors' code, of which it must be possible to make a learner."""
+    """Returns the settings of the preset `official`, once a learner could be made with them."""
     construct(kind, **kind.presets["official"].settings)
     return kind.presets["official"].settings

@@ -1,5 +1,4 @@
-"""Workers without processes: threads that do what a test says, so that it decides what happens
-when."""
+"""Worker processes replaced by threads that follow a script, so that a test decides the timing."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ KILLED = ("killed",)
 
 
 def finished(job: Job, taken: RamUse | None = None) -> tuple[Any, ...]:
-    """The message of a run that has ended well."""
+    """Returns the message of a run that has finished."""
     nothing = dict.fromkeys(Result.__dataclass_fields__)
     return "result", Result(**{**nothing, "seed": job.seed}), taken or RamUse()
 
@@ -35,8 +34,10 @@ def failed(kind: FailureKind) -> tuple[Any, ...]:
 
 
 class FakeContext:
-    """In place of multiprocessing's context: each process is a thread that answers a job as the
-    script says, which is told the job and the GPU that the process would see."""
+    """Replaces multiprocessing's context: each process is a thread that answers jobs by a script.
+
+    The script is given the job and the GPU that the process would see.
+    """
 
     def __init__(self, script: Script) -> None:
         self.script: Script = script
@@ -44,7 +45,7 @@ class FakeContext:
 
     @property
     def alive(self) -> int:
-        return sum(one.thread.is_alive() for one in self.all)
+        return sum(worker.thread.is_alive() for worker in self.all)
 
     def Pipe(self) -> tuple[Connection, Connection]:
         return Pipe()

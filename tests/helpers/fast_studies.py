@@ -1,4 +1,4 @@
-"""Studies that do not wait for the disk: tests write thousands of times, and no power fails."""
+"""Makes studies skip the disk sync: tests write thousands of times and need no durability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes small datasets in the very formats in which the large ones are handed out."""
+"""Writes small datasets in the file formats of the published ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TINY_FOLDER = "tiny-imagenet-200"
 
 
 class SplitImages(NamedTuple):
-    """uint8 images (n, channels, height, width) and labels, for training and for testing."""
+    """Training and test images, uint8 (n, channels, height, width), with their labels."""
 
     train_x: np.ndarray
     train_y: np.ndarray
@@ -41,7 +41,7 @@ class SplitImages(NamedTuple):
 
 
 def noise(classes: int, shape: tuple[int, int, int], train=2, test=1, seed=0) -> SplitImages:
-    """Random pixels; so many images of each class, the classes in no order."""
+    """Returns images of random pixels, `train` and `test` of each class, in random order."""
     source = np.random.default_rng(seed)
 
     def part(each: int) -> tuple[np.ndarray, np.ndarray]:
@@ -52,7 +52,7 @@ def noise(classes: int, shape: tuple[int, int, int], train=2, test=1, seed=0) ->
 
 
 def by_class(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As folders of classes are read: class after class, each in its own order."""
+    """Sorts samples as folders of classes are read: by class, each in its own order."""
     order = np.argsort(y, kind="stable")
     return x[order], y[order]
 
@@ -83,7 +83,7 @@ def write_idx(folder: Path, images: SplitImages, *, dot: str = "-", packed: bool
 
 
 def python2_pickle(value: Any) -> bytes:
-    """As Python 2 wrote it by protocol 2: text is bytes, arrays name numpy.core.multiarray."""
+    """Returns a pickle as Python 2 wrote it by protocol 2, with byte strings and NumPy arrays."""
     return b"\x80\x02" + _opcodes(value) + b"."
 
 
@@ -98,7 +98,7 @@ def _opcodes(value: Any) -> bytes:
     if isinstance(value, int):
         return b"K" + bytes([value]) if 0 <= value < 256 else b"J" + struct.pack("<i", value)
     if isinstance(value, dict):
-        items = b"".join(_opcodes(one) for pair in value.items() for one in pair)
+        items = b"".join(_opcodes(entry) for pair in value.items() for entry in pair)
         return b"}(" + items + b"u"
     if isinstance(value, list | tuple):
         start, end = (b"](", b"e") if isinstance(value, list) else (b"(", b"t")
@@ -165,7 +165,7 @@ def write_cifar100(folder: Path, images: SplitImages, names: Sequence[str] = CIF
 
 
 def encode(image: np.ndarray, form: str = "PNG", **options: Any) -> bytes:
-    """One image (channels, height, width) as a file's content; one channel is greyscale."""
+    """Returns an image (channels, height, width) as a file's content; one channel is greyscale."""
     file = io.BytesIO()
     pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
     Image.fromarray(pixels).save(file, form, **options)
@@ -173,14 +173,14 @@ def encode(image: np.ndarray, form: str = "PNG", **options: Any) -> bytes:
 
 
 def exif(orientation: int) -> bytes:
-    """What a camera notes of how it was held."""
+    """Returns EXIF data with this orientation of the camera."""
     notes = Image.Exif()
     notes[0x0112] = orientation
     return notes.tobytes()
 
 
 def write_classes(folder: Path, x: np.ndarray, y: np.ndarray, names: Sequence[str]) -> Path:
-    """`<class>/00000.png`, numbered in the order of the array."""
+    """Writes `<class>/00000.png`, numbered in the order of the array."""
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
     for number, (image, label) in enumerate(zip(x, y, strict=True)):
@@ -200,8 +200,11 @@ def write_folders(
 
 
 class Tiny(NamedTuple):
-    """Wnids in the order of wnids.txt, which is not sorted; the colour of each class's training
-    images and of its validation image. Classes below `grey` are greyscale files."""
+    """A small TinyImageNet.
+
+    It has wnids in the order of wnids.txt, which is not sorted, and for each class the colours of
+    its training images and of its validation image. Classes below `grey` are greyscale files.
+    """
 
     wnids: list[str]
     train: np.ndarray
@@ -219,7 +222,7 @@ def tiny(classes: int = 200, grey: int = 3, seed: int = 0) -> Tiny:
 
 
 def write_tiny(folder: Path, made: Tiny) -> Path:
-    """Images of one colour, which a JPEG keeps to within a grey level or two."""
+    """Writes images of one colour, which a JPEG keeps to within a grey level or two."""
     (folder / "val" / "images").mkdir(parents=True)
     (folder / "test" / "images").mkdir(parents=True)
     (folder / "test" / "images" / "test_0.JPEG").write_bytes(_jpeg(made.val[0], grey=False))
@@ -246,7 +249,7 @@ def _jpeg(colour: np.ndarray, *, grey: bool) -> bytes:
 
 
 def zipped(folder: Path, path: Path) -> Path:
-    """The folder itself stands in the archive, with entries for folders, as published."""
+    """Packs a folder as published: the folder itself and entries for folders are in the archive."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:
         for file in sorted([folder, *folder.rglob("*")]):
@@ -264,7 +267,7 @@ def truncate(path: Path, keep: float = 0.6) -> Path:
 
 
 def flip_byte(path: Path, place: float = 0.5) -> Path:
-    """Turns one byte over."""
+    """Inverts all bits of one byte."""
     content = bytearray(path.read_bytes())
     content[int(len(content) * place)] ^= 0xFF
     path.write_bytes(content)

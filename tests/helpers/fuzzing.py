@@ -1,8 +1,8 @@
-"""Cases drawn from seeds: a few of each kind in the suite, all that time allows in `make fuzz`.
+"""Fuzzing with seeded cases: a few of each kind in the suite, many in `make fuzz`.
 
-A kind is a function of a generator that makes one case, tries it, and raises if what should hold
-does not. It must neither leave files behind nor depend on cases before it, so that the seed in the
-error repeats it: `once("readers 17", a_case)`.
+A kind is a function of a generator. It makes one case, tries it, and raises if the case fails. It
+must neither leave files behind nor depend on earlier cases, so that the seed in the error repeats
+it: `try_case("readers 17", a_case)`.
 """
 
 import os
@@ -14,7 +14,7 @@ Case = Callable[[random.Random], None]
 
 
 def fuzz(kind: str, a_case: Case, few: int) -> None:
-    """`few` cases, or all that fit into $FUZZ_SECONDS; how many is printed, also when one fails."""
+    """Tries `few` cases, or all that fit into $FUZZ_SECONDS, and always prints their number."""
     seconds = float(os.environ.get("FUZZ_SECONDS", "0"))
     began, count = time.monotonic(), 0
     try:

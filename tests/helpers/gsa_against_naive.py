@@ -1,4 +1,4 @@
-"""GSA in small: streams and learners whose steps the naive implementation follows."""
+"""Small GSA learners and streams, stepped together with the naive implementation."""
 
 import math
 from collections.abc import Iterator
@@ -69,8 +69,11 @@ def gsa(**settings: object) -> onepass.GSA:
 
 
 def in_batches(gradients: list[Tensor], copies: int, first: int) -> Tensor:
-    """Rows as in the outputs: X^new and its mirror images, then X^mix and its own. A joint forward
-    has all plain samples before all mirror images."""
+    """Returns gradients in the order of the outputs.
+
+    These are X^new and its mirror images, then X^mix and its own. A joint forward has all plain
+    samples before all mirror images.
+    """
     if len(gradients) == 2:
         return torch.cat(gradients)
     (joint,) = gradients
@@ -79,7 +82,7 @@ def in_batches(gradients: list[Tensor], copies: int, first: int) -> Tensor:
 
 
 def naive_steps(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]:
-    """Each step of a learner, with what the naive implementation says of its logits."""
+    """Yields each step of a learner with the naive implementation's values for its logits."""
     sums, rows, new = naive.Sums(), {}, set()
     for item in items:
         if item == BOUNDARY:

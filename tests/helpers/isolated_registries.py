@@ -1,4 +1,4 @@
-"""What a test registers is gone after it."""
+"""Undoes what a test registers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onepass.base.registry import Registry
 
 
 def isolate_registries(monkeypatch: pytest.MonkeyPatch, *registries: Registry) -> None:
-    """From here on the test has its own copy of these registries."""
+    """Gives the test copies of these registries until it ends."""
     for names in registries:
         names.all()  # a module that is imported in the test would not register again after it
         monkeypatch.setattr(names, "entries", dict(names.entries))

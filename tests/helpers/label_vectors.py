@@ -1,5 +1,4 @@
-"""What the tests of a learner's own parts share: vectors around their label, and learners that have
-learned some of them."""
+"""Vectors around their labels, and learners taught on them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +55,7 @@ def reopened(learner: Learner, folder: Path) -> Learner:
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *learners: type[Learner]) -> None:
-    """Known by name while a test runs, for files and jobs: `test-` and the class in small."""
+    """Registers learners while a test runs, as `test-` and the class name in lower case."""
     isolate_registries(monkeypatch, METHODS)
     for learner in learners:
         monkeypatch.setattr(learner, "key", "", raising=False)

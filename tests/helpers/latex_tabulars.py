@@ -1,4 +1,4 @@
-"""LaTeX tabulars: whether they are whole."""
+"""Checks that LaTeX tabulars are well-formed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 
 
 def count_columns(row: str) -> int:
-    """How many columns a row of a tabular takes up."""
+    """Returns the number of columns that a row of a tabular fills."""
     bare = row.replace(r"\&", "")
     wide = [int(n) for n in re.findall(r"\\multicolumn{(\d+)}", bare)]
     return bare.count("&") + 1 + sum(wide) - len(wide)
 
 
 def expect_tabular(text: str) -> int:
-    """That braces and formulas balance and that every row is as wide as the head says; how wide."""
+    """Checks that braces and formulas balance and rows are equally wide; returns the width."""
     bare = text.replace("\\\\", " ").replace(r"\{", "").replace(r"\}", "").replace(r"\$", "")
     depth = 0
     for letter in bare:

@@ -1,7 +1,7 @@
-"""GSA a second time, from its equations: loops over samples and classes, in double precision.
+"""A second implementation of GSA from its equations, with loops over samples and classes.
 
-Deliberately slow, and sharing nothing with the package. A batch is a list of (logits, y, weight),
-classes are sets of numbers, w and v are dictionaries.
+It is slow on purpose, works in double precision and shares nothing with the package. A batch is a
+list of (logits, y, weight), classes are sets of numbers, w and v are dictionaries.
 """
 
 import math
@@ -29,7 +29,7 @@ def cross_entropy(o: list[float], y: int, among: set[int]) -> float:
 
 
 class Sums:
-    """S+ and S- of this task and of all, and the rates that follow from them."""
+    """S+ and S- of this task and of all tasks, and the rates that follow from them."""
 
     def __init__(self) -> None:
         self.task_positive = defaultdict(float)
@@ -73,8 +73,10 @@ class Sums:
 def rivals(
     o: list[float], y: int, old: set[int], new: set[int], v: dict[int, float], arrived: set[int]
 ) -> dict:
-    """For T3: the logits, v in them, of the classes in the denominator other than y itself;
-    `arrived` is S(X^new)."""
+    """Returns, for T3, the logits (plus log v) of the classes in the denominator other than y.
+
+    `arrived` is S(X^new).
+    """
     if y in arrived:
         return {c: o[c] for c in old}
     return {c: o[c] + math.log(v[c]) for c in new - {y} if v[c] > 0}
@@ -95,7 +97,7 @@ def terms(
 def gradients(
     first: Batch, mixed: Batch, old: set[int], new: set[int], w: dict, v: dict, arrived: set[int]
 ) -> list[list[float]]:
-    """The closed form of d (T1 + T2 + T3) / d logits, a row per sample of both batches."""
+    """Returns d (T1 + T2 + T3) / d logits in closed form, a row per sample of both batches."""
     n1 = sum(y in new for _, y, _ in counted(first))
     n2 = sum(y in old for _, y, _ in counted(mixed))
     n3 = len(counted(mixed))
@@ -126,7 +128,7 @@ def gradients(
 def finite_differences(
     first: Batch, mixed: Batch, *facts: set[int] | dict, h: float = 1e-5
 ) -> list[list[float]]:
-    """The same gradient by central differences of the sum of the terms, w and v held."""
+    """Returns the same gradient by central differences, with w and v held fixed."""
     rows = []
     for o, _, _ in first + mixed:
         row = []

@@ -38,12 +38,12 @@ Labelled = list[tuple[Row, int]]
 
 
 def items(name: str, seed: int = 0) -> Iterator[str | tuple[Tensor, Tensor]]:
-    """Boundaries and batches: vectors around a corner of their own for each class."""
+    """Yields boundaries and batches, vectors around one corner per class."""
     return batches(STREAMS[name], seed)
 
 
 class NaiveStep(NamedTuple):
-    """A step of a linear learner, and what plain loops need to take it too."""
+    """A step of a linear learner, and the inputs that plain loops need to repeat it."""
 
     step: Step
     before: Weights  # of the head
@@ -54,8 +54,11 @@ class NaiveStep(NamedTuple):
 
 
 def naive_steps(learner, name: str) -> Iterator[NaiveStep]:
-    """Each step as it is taken; those on which the head grew are left out, since the birth values
-    of its new rows are not known before."""
+    """Yields each step of a learner as it is taken.
+
+    Steps on which the head grew are left out, because the initial values of its new rows are
+    unknown before.
+    """
     row_of, tasks = {}, 0
     for item in items(name):
         if item == BOUNDARY:
@@ -75,8 +78,8 @@ def naive_steps(learner, name: str) -> Iterator[NaiveStep]:
 
 
 def mean_loss(theta: Weights, samples: Labelled, seen: set[int]) -> float:
-    """0 where there are no samples."""
-    return sum(loss(theta, *one, seen) for one in samples) / max(len(samples), 1)
+    """Returns the mean loss, 0 if there are no samples."""
+    return sum(loss(theta, *entry, seen) for entry in samples) / max(len(samples), 1)
 
 
 def vectors(count: int, seed: int = 7) -> Tensor:
@@ -84,12 +87,12 @@ def vectors(count: int, seed: int = 7) -> Tensor:
 
 
 def teach(learner, name: str, seed: int = 0) -> Tensor:
-    """All parameters after the stream."""
+    """Returns all parameters after the stream of this name."""
     return parameters(learner, STREAMS[name], seed)
 
 
 def record_calls(owner, name: str) -> list[tuple]:
-    """What a method is first given and what it gives back, call by call from now on."""
+    """Records the first argument and the return value of each later call of a method."""
     kept, plain = [], getattr(owner, name)
 
     def call(first, *arguments, **named):
@@ -106,7 +109,7 @@ def weights(learner) -> Weights:
 
 
 def weighted(samples) -> Labelled:
-    """Those that count."""
+    """Returns the samples whose weight is not zero, as (x, y)."""
     rows = zip(samples.x.tolist(), samples.y.tolist(), samples.weight.tolist(), strict=True)
     return [(x, y) for x, y, weight in rows if weight]
 
@@ -118,7 +121,7 @@ def loss(theta: Weights, x: Row, y: int, seen: set[int]) -> float:
 
 
 def gradient(theta: Weights, samples: Labelled, seen: set[int]) -> Weights:
-    """Of the mean loss; zeros where there are no samples."""
+    """Returns the gradient of the mean loss, zeros if there are no samples."""
     total = [[0.0] * len(row) for row in theta]
     for x, y in samples:
         for c in seen:
@@ -129,11 +132,13 @@ def gradient(theta: Weights, samples: Labelled, seen: set[int]) -> Weights:
 
 
 def dot(a: Weights, b: Weights) -> float:
-    return sum(p * q for one, two in zip(a, b, strict=True) for p, q in zip(one, two, strict=True))
+    return sum(
+        p * q for entry, two in zip(a, b, strict=True) for p, q in zip(entry, two, strict=True)
+    )
 
 
 def add_scaled(a: Weights, b: Weights, factor: float) -> Weights:
-    """a + factor b."""
+    """Returns a + factor b."""
     return [
         [p + factor * q for p, q in zip(row, other, strict=True)]
         for row, other in zip(a, b, strict=True)

@@ -1,4 +1,4 @@
-"""GSA on numbered samples: which of them it puts into X^new and X^mix."""
+"""GSA on numbered samples, which shows the samples that it puts into X^new and X^mix."""
 
 import torch
 from gsa_against_naive import gsa
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class KeepsInput(nn.Module):
-    """Features that are the inputs; the last batch can be looked at."""
+    """Returns its inputs as features, and keeps the last batch for inspection."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.last = x.detach()
@@ -14,8 +14,10 @@ class KeepsInput(nn.Module):
 
 
 class NumberedGSA:
-    """A learner on numbered samples, and what it put into X^mix: (number, label, genuine); what it
-    put into X^new is kept as `first`."""
+    """A learner on numbered samples that reports X^mix as (number, label, genuine).
+
+    What it puts into X^new is kept as `first`.
+    """
 
     def __init__(self, **settings: object) -> None:
         self.learner = gsa(net=KeepsInput(), lr=1e-6, **settings)

@@ -1,4 +1,4 @@
-"""What the tests of the file readers share: writers for each dataset, and refusals by name."""
+"""Writers for each dataset and checks of loading, shared by the tests of the file readers."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from onepass.data.catalogue import CATALOGUE
 
 
 def holds(data, images):
-    """Whether a dataset holds exactly these samples, in this order."""
+    """Returns whether a dataset holds exactly these samples, in this order."""
     return all(
         np.array_equal(getattr(data, part), getattr(images, part)) for part in SplitImages._fields
     )
@@ -26,7 +26,7 @@ def in_class_order(images):
 
 
 def refused(name, *said, **options):
-    """Loading is a DataError that says each of these things in one line."""
+    """Expects loading to raise a DataError of one line with all these words."""
     with pytest.raises(DataError) as caught:
         onepass.load(str(name), **options)
     message = str(caught.value)

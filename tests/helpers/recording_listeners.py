@@ -1,4 +1,4 @@
-"""Listeners that tests send along with a run."""
+"""Listeners that tests attach to a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from onepass.runs.result import Result
 
 
 class Stopped(Exception):
-    """What stands in for a kill in this process."""
+    """Simulates a kill of the run within this process."""
 
 
 class ActAfter(Listener):
-    """Does something once so many steps are learned and what is written then is written: before
-    the next step is told, or the end. It is essential, so what it raises stops the run."""
+    """Acts once `step` steps are learned and written, before the next step or the end.
+
+    It is essential, so an exception of the action stops the run.
+    """
 
     essential: ClassVar[bool] = True
 
@@ -47,28 +49,28 @@ def stop_after(step: int) -> ActAfter:
 
 
 class RecordingListener(Listener):
-    """Writes down everything it is told, in order."""
+    """Records every call of its hooks, in order."""
 
     key: ClassVar[str] = "following"
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, object]] = []
+        self.calls: list[tuple[str, object]] = []
 
     def started(self, run: Run) -> None:
-        self.told.append(("started", run.since.step))
+        self.calls.append(("started", run.since.step))
 
     def stepped(self, learner: Learner, step: Step) -> None:
-        self.told.append(("stepped", learner.steps))
+        self.calls.append(("stepped", learner.steps))
 
     def scored(self, point: object) -> None:
-        self.told.append(("scored", point.step))
+        self.calls.append(("scored", point.step))
 
     def task_ended(self, task: int) -> None:
-        self.told.append(("task ended", task))
+        self.calls.append(("task ended", task))
 
     def finished(self, result: Result | None) -> None:
-        self.told.append(("finished", result and result.steps))
+        self.calls.append(("finished", result and result.steps))
 
     @property
     def steps(self) -> list[object]:
-        return [what for hook, what in self.told if hook == "stepped"]
+        return [value for hook, value in self.calls if hook == "stepped"]

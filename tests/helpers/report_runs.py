@@ -1,4 +1,4 @@
-"""Finished runs to make tables and figures of, and what is read from those."""
+"""Finished runs for tests of tables and figures, and readers of both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METHODS = ("finetune", "er", "joint")
 
 
 def make_runs(out: Path) -> Path:
-    """Runs of three methods and one variant, and a folder that is none."""
+    """Makes runs of three methods and one variant, and an unfinished folder."""
     arguments = ("--dataset", "synthetic", "--json", "--out", out)
     assert onepass("run", *METHODS, "--seeds", 3, *arguments).status == 0
     assert onepass("run", "er", "--set", "lr=5e-4", *arguments).status == 0
@@ -37,7 +37,7 @@ def change_result(folder: Path, **values: object) -> None:
 
 
 def run_named(runs: Path, folder: Path, name: str) -> Path:
-    """A folder of one run whose dataset has that name."""
+    """Makes a folder of one run whose dataset has this name."""
     shutil.copytree(runs / "er-synthetic-m100-s0", folder / "er")
     change_result(folder / "er", dataset=name)
     return folder

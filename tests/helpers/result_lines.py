@@ -1,4 +1,4 @@
-"""Lines of results that nobody had to train for."""
+"""Result lines that need no training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onepass.data.catalogue import CATALOGUE
 
 
 def run_line(method: str, seed: int, accuracy: float, **more: Any) -> dict[str, Any]:
-    """The least that a line of a run says."""
+    """Returns a line with the fewest fields that a run may have."""
     needed = {"method": method, "seed": seed, "accuracy": accuracy, "variant": "", "seconds": 1.0}
     return {**needed, "dataset": "toys", "memory": 100, "tasks": 5, "device": "cpu", **more}
 
@@ -18,7 +18,7 @@ def run_line(method: str, seed: int, accuracy: float, **more: Any) -> dict[str, 
 def paper_line(
     method: str, seed: int, accuracy: float, dataset: str = "cifar100", **more: Any
 ) -> dict[str, Any]:
-    """A line of a run on the paper's stream, of the present revision."""
+    """Returns a line of a run on the paper's stream, of the current revision."""
     entry = CATALOGUE[dataset]
     stream = {
         "dataset": dataset,

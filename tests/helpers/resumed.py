@@ -1,4 +1,4 @@
-"""Learners that are stopped on the way, and the stream that they are on."""
+"""Small learners that stop within a stream, and the stream."""
 
 import onepass
 from onepass import ClassIncremental
@@ -8,7 +8,7 @@ from onepass.learning import registry
 
 
 def coloured_stream():
-    """More classes than the head's first capacity, and colours, so that everything is drawn."""
+    """Returns a stream of colour images that grows the head, so that every generator draws."""
     data = onepass.load(
         "synthetic", classes=20, train_per_class=4, test_per_class=2, shape=(3, 6, 6), noise=0.1
     )

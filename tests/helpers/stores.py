@@ -1,5 +1,4 @@
-"""What the tests of the memories share: stores of numbers, samples from labels, and when counts
-are even."""
+"""Memories of numbers, samples from labels, and tests whether counts are even."""
 
 from collections import Counter
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 
 @contextmanager
 def as_on_gpu():
-    """Memories work as they do where nothing can be looked at without waiting."""
+    """Makes memories work as on a GPU, where reading a value on the host would wait."""
     names = [f"onepass.memory.{module}.is_on_host" for module in ("sampling", "store", "reservoir")]
     with (
         mock.patch(names[0], never_at_hand),
@@ -40,7 +39,7 @@ def reservoir(capacity, seed=0, shape=(), dtype=torch.float32):
 
 
 def numbers(first, past):
-    """Samples that are their own place in the stream."""
+    """Returns samples whose values are their positions in the stream."""
     return torch.arange(first, past).float(), torch.arange(first, past)
 
 
@@ -55,19 +54,19 @@ def held(store):
 
 
 def filled_with(labels, capacity=None, seed=0):
-    """A memory that holds these labels, with each sample's slot as its value."""
+    """Returns a memory with these labels, in which each sample's value is its slot."""
     store = reservoir(len(labels) if capacity is None else capacity, seed)
     store.add(torch.arange(len(labels)).float(), torch.tensor(labels, dtype=torch.int64))
     return store
 
 
 def is_even(values, members):
-    """Whether the values are these members, each as often as any other or once more."""
+    """Returns whether the values are these members, each as often as any other or once more."""
     counts = Counter(values)
     often = [counts.pop(member, 0) for member in members]
     return not counts and max(often) - min(often) <= 1
 
 
 def p_even(counts):
-    """The p-value of a chi-square test that all outcomes are equally likely."""
+    """Returns the p-value of a chi-square test that all outcomes are equally likely."""
     return stats.chisquare(counts).pvalue

@@ -1,5 +1,7 @@
-"""What the tests of the replay losses share: tiny nets, streams of vectors as lists of labels, and
-cross-entropy by plain loops."""
+"""Tiny networks and learners, streams of vectors from lists of labels, and a naive cross-entropy.
+
+The tests of methods share them.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +19,7 @@ BOUNDARY = "boundary"
 
 
 class Magnify(nn.Module):
-    """Features that are the inputs, magnified."""
+    """Features that are the inputs times a constant."""
 
     def __init__(self, factor: float = 1.0) -> None:
         super().__init__()
@@ -28,7 +30,7 @@ class Magnify(nn.Module):
 
 
 class Trained(nn.Module):
-    """Features that are the flattened inputs, times a trained number."""
+    """Features that are the flattened inputs times a trained number."""
 
     def __init__(self, factor: float = 1.0) -> None:
         super().__init__()
@@ -39,7 +41,7 @@ class Trained(nn.Module):
 
 
 class WithBatchNorm(nn.Module):
-    """A net on which joint and separate forwards differ."""
+    """A network on which joint and separate forward passes differ."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +59,7 @@ def with_batchnorm() -> WithBatchNorm:
 
 
 class NormOnly(nn.Module):
-    """BatchNorm alone: its statistics tell whether something went through."""
+    """BatchNorm alone: its running statistics show which inputs passed through."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class NormOnly(nn.Module):
 
 
 def small(kind: type, **settings: object):
-    """A learner whose steps can be followed by hand: plain SGD, no augmentation."""
+    """Returns a learner whose steps can be followed by hand: plain SGD, no augmentation."""
     defaults = {
         "net": Magnify(),
         "memory": 30,
@@ -86,7 +88,7 @@ def small(kind: type, **settings: object):
 
 
 def corners(labels: list[int], source: torch.Generator, apart: float = 1) -> tuple[Tensor, Tensor]:
-    """Vectors around a corner of their own for each class."""
+    """Returns vectors around one corner per class, and the labels."""
     y = torch.tensor(labels)
     return torch.randn(len(y), 6, generator=source) + apart * F.one_hot(y % 6, 6), y
 
@@ -94,16 +96,17 @@ def corners(labels: list[int], source: torch.Generator, apart: float = 1) -> tup
 def random_batches(
     count: int, size: int = 10, classes: int = 4, apart: float = 1
 ) -> list[tuple[Tensor, Tensor]]:
-    """Batches of any of the classes, each from a seed of its own."""
+    """Returns batches of random classes, each from its own seed."""
     source = torch.Generator().manual_seed(99)
     labels = torch.randint(classes, (count, size), generator=source).tolist()
     return [
-        corners(one, torch.Generator().manual_seed(seed), apart) for seed, one in enumerate(labels)
+        corners(entry, torch.Generator().manual_seed(seed), apart)
+        for seed, entry in enumerate(labels)
     ]
 
 
 def batches(labels: list, seed: int = 0) -> Iterator:
-    """A stream from its labels: batches of vectors, and boundaries."""
+    """Yields the boundaries and the batches of vectors of a stream, given by its labels."""
     source = torch.Generator().manual_seed(seed)
     for item in labels:
         yield item if item == BOUNDARY else corners(item, source)
@@ -119,7 +122,7 @@ def as_images(items: Iterator) -> Iterator:
 
 @contextmanager
 def kept_logits() -> Iterator[list[Tensor]]:
-    """The logits of every training forward, with the gradients that reach them."""
+    """Yields a list that collects the logits of every training forward, with their gradients."""
     kept: list[Tensor] = []
 
     def keep(module: nn.Module, _: object, logits: Tensor) -> None:
@@ -135,13 +138,13 @@ def kept_logits() -> Iterator[list[Tensor]]:
 
 
 def on_every_forward(learner, hook: Callable[[nn.Module, tuple, Tensor], None]) -> None:
-    """A hook on the backbone of the network that trains and on that of its evaluating twin."""
+    """Hooks the backbones of the network that trains and of its copy for evaluation."""
     for net in (learner.model, learner.trainer.eval_model):
         net.body.register_forward_hook(hook)
 
 
 def learned(learner, items: Iterable):
-    """The learner, after a stream of batches and boundaries."""
+    """Teaches a stream of batches and boundaries; returns the learner."""
     for item in items:
         learner.new_task() if item == BOUNDARY else learner.learn(*item)
     return learner
@@ -152,28 +155,28 @@ def double(values: object) -> Tensor:
 
 
 def flat(learner) -> Tensor:
-    return torch.cat([one.detach().flatten() for one in learner.model.parameters()])
+    return torch.cat([entry.detach().flatten() for entry in learner.model.parameters()])
 
 
 def parameters(learner, labels: list, seed: int = 0) -> Tensor:
-    """All parameters after the stream with these labels."""
+    """Returns all parameters after the stream with these labels."""
     return flat(learned(learner, batches(labels, seed)))
 
 
 def as_samples(learner, x: Tensor, y: Tensor) -> Samples:
-    """A batch as the learner's steps get it: rows of the head for labels, weight 1."""
+    """Returns a batch as steps get it: rows of the head for labels, weight 1."""
     rows = torch.tensor([learner.class_index.row_of[label] for label in y.tolist()])
     return Samples(x, rows, torch.ones(len(y)))
 
 
 def as_tuples(output: Output) -> list[tuple[list[float], int, float]]:
-    """An output as a list of (logits, y, weight), for plain loops."""
+    """Returns an output as a list of (logits, y, weight), for plain loops."""
     parts = (output.logits, output.y, output.weight)
     return list(zip(*(part.tolist() for part in parts), strict=True))
 
 
 def naive_cross_entropy(output: Output, among: set[int]) -> float:
-    """The mean of -log e^{o_y} / sum over `among`."""
+    """Returns the mean of -log e^{o_y} / sum over `among`."""
     losses = []
     for logits, y, weight in as_tuples(output):
         if weight:
@@ -182,7 +185,7 @@ def naive_cross_entropy(output: Output, among: set[int]) -> float:
 
 
 def steps_before(name: str, learner, batches, monkeypatch) -> list[int]:
-    """How many optimiser steps a learner had taken each time that it called this method."""
+    """Returns the number of optimiser steps before each call of this method of the learner."""
     steps, called = [], []
     descend, method = learner.descend, getattr(learner, name)
 

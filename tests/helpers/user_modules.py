@@ -1,4 +1,4 @@
-"""A module of a user's own, which registers a method, and is gone after the test."""
+"""Modules as a user would write them, which register a method and are undone after the test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wide(shape):
 
 
 def write_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the modules `mymethod` and `mynets`, in which the test is from here on."""
+    """Writes the modules `mymethod` and `mynets` and makes their folder the working directory."""
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "mymethod.py").write_text(METHOD)
@@ -48,7 +48,7 @@ def write_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def unregister(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    """As in a new process, in which they were never named."""
+    """Forgets these modules, as in a new process that never imported them."""
     for name in modules:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(plugins, "_user_named", set())

@@ -1,4 +1,4 @@
-"""The processes that a command has started for its runs, seen from outside."""
+"""The worker processes of a command, seen from outside."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def process_stat(pid: int | str) -> list[str]:
-    """State and parent of a process; nothing once it has gone."""
+    """Returns state and parent of a process; an empty list once it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:
@@ -18,7 +18,7 @@ def is_alive(pid: int) -> bool:
 
 
 def worker_pids(parent: int) -> list[int]:
-    """The processes that a command has started for its jobs."""
+    """Returns the ids of the processes that a command has started for its jobs."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
     children = [pid for pid in pids if process_stat(pid)[1:] == [str(parent)] and is_alive(pid)]
     return [pid for pid in children if b"spawn_main" in _command_line(pid)]

@@ -125,7 +125,7 @@ def test_text_labels_are_kept_and_removed_as_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("request", "message"),
+    ("arguments", "message"),
     [
         ({}, "takes a label, or where=, one of the two"),
         ({"label": 1, "where": [True]}, "one of the two"),
@@ -135,9 +135,9 @@ def test_text_labels_are_kept_and_removed_as_text(tmp_path):
         ({"where": "all"}, "where must be a mask or a function that returns one, not 'all'"),
     ],
 )
-def test_an_invalid_removal_is_refused_and_changes_nothing(request, message, stream):
+def test_an_invalid_removal_is_refused_and_changes_nothing(arguments, message, stream):
     learner = alive("er", stream)
     before = learner.state_sha256()
     with pytest.raises(InputError, match=message):
-        learner.forget(**request)
+        learner.forget(**arguments)
     assert learner.state_sha256() == before

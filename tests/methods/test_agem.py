@@ -1,4 +1,4 @@
-"""A-GEM: the projection by its closed forms, whole steps by plain Python loops."""
+"""A-GEM: closed forms of the projection, and whole steps against plain loops."""
 
 import math
 
@@ -23,7 +23,7 @@ YES, NO = torch.tensor(True), torch.tensor(False)
 
 
 def dot(a, b):
-    return sum(float((one * other).sum()) for one, other in zip(a, b, strict=True))
+    return sum(float((left * right).sum()) for left, right in zip(a, b, strict=True))
 
 
 number = st.floats(-100, 100).filter(lambda value: value == 0 or abs(value) > 1e-3)
@@ -31,7 +31,7 @@ six = st.lists(number, min_size=6, max_size=6)
 
 
 def pieces(values):
-    """Six numbers as the gradients of three parameters."""
+    """Returns six numbers as the gradients of three parameters."""
     flat = double(values)
     return [flat[:1], flat[1:5].view(2, 2), flat[5:].view(())]
 
@@ -43,7 +43,7 @@ def test_the_two_dimensional_case():
 
 @PROPERTY
 @given(six, six)
-def test_what_is_left_agrees_with_the_reference_and_is_no_longer(g, r):
+def test_the_projection_agrees_with_the_reference_and_is_not_longer_than_the_gradient(g, r):
     gradient, reference = pieces(g), pieces(r)
     got = project(gradient, reference, YES)
     scale = math.sqrt(dot(gradient, gradient) * dot(reference, reference))
@@ -52,19 +52,22 @@ def test_what_is_left_agrees_with_the_reference_and_is_no_longer(g, r):
     if dot(gradient, reference) < 0:
         assert dot(got, reference) == pytest.approx(0, abs=1e-9 * scale)
     again = project(got, reference, YES)
-    assert all(torch.allclose(one, two, atol=1e-8) for one, two in zip(again, got, strict=True))
+    assert all(
+        torch.allclose(value, expected, atol=1e-8)
+        for value, expected in zip(again, got, strict=True)
+    )
 
 
 @PROPERTY
 @given(six, six)
-def test_it_is_the_plain_formula_over_all_parameters_together(g, r):
+def test_the_projection_is_the_plain_formula_over_all_parameters(g, r):
     overlap, square = (sum(a * b for a, b in zip(left, r, strict=True)) for left in (g, r))
     expected = g
     if overlap < 0:
         expected = [a - overlap / square * b for a, b in zip(g, r, strict=True)]
     got = project(pieces(g), pieces(r), YES)
-    assert [tuple(one.shape) for one in got] == [(1,), (2, 2), ()]
-    flat = torch.cat([one.flatten() for one in got]).tolist()
+    assert [tuple(value.shape) for value in got] == [(1,), (2, 2), ()]
+    flat = torch.cat([value.flatten() for value in got]).tolist()
     assert flat == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
@@ -74,25 +77,28 @@ def test_without_a_conflict_no_bit_changes(g, r):
     if dot(pieces(g), pieces(r)) < 0:
         r = [-value for value in r]
     got = project(pieces(g), pieces(r), YES)
-    assert all(torch.equal(one, same) for one, same in zip(got, pieces(g), strict=True))
+    assert all(torch.equal(value, same) for value, same in zip(got, pieces(g), strict=True))
 
 
 @PROPERTY
 @given(six, six, st.floats(1e-3, 1e3))
 def test_the_length_of_the_reference_does_not_matter(g, r, factor):
     got = project(pieces(g), pieces(r), YES)
-    scaled = project(pieces(g), [factor * one for one in pieces(r)], YES)
-    assert all(torch.allclose(one, two, atol=1e-8) for one, two in zip(got, scaled, strict=True))
+    scaled = project(pieces(g), [factor * part for part in pieces(r)], YES)
+    assert all(
+        torch.allclose(value, expected, atol=1e-8)
+        for value, expected in zip(got, scaled, strict=True)
+    )
 
 
-def test_a_gradient_against_its_own_opposite_is_all_taken_away():
+def test_a_gradient_opposite_to_the_reference_becomes_zero():
     g = pieces([3, -1, 4, 1, -5, 9])
-    assert all(not bool(one.any()) for one in project(g, [-one for one in g], YES))
+    assert all(not bool(value.any()) for value in project(g, [-value for value in g], YES))
 
 
-def test_where_it_does_not_apply_no_bit_changes():
+def test_the_projection_changes_no_bit_where_it_does_not_apply():
     g, r = pieces([1, 2, 3, 4, 5, 6]), pieces([-1, -1, -1, -1, -1, -1])
-    assert all(torch.equal(one, same) for one, same in zip(project(g, r, NO), g, strict=True))
+    assert all(torch.equal(value, same) for value, same in zip(project(g, r, NO), g, strict=True))
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e-45])
@@ -105,7 +111,8 @@ def test_a_reference_of_almost_no_length_is_harmless(size):
 
 
 def test_gradients_keep_the_layout_of_their_parameters():
-    """Fused optimisers read memory in its order, so another layout would mix up the weights."""
+    """Fused optimisers read tensors in storage order, so another layout would mix up the
+    weights."""
     weight = naive.vectors(8).view(4, 3, 2, 2).contiguous(memory_format=torch.channels_last)
     plain = weight.contiguous()
     (got,) = project([weight], [-weight + 0.1], YES)
@@ -138,13 +145,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "changed"), CASES, ids=str)
-def test_every_step_is_that_of_plain_loops(name, changed):
+def test_every_step_agrees_with_plain_loops(name, changed):
     learner = agem(**changed)
     drawn = naive.record_calls(learner.store, "draw")
     projected = 0
     for step, theta, stream, seen, held, tasks in naive.naive_steps(learner, name):
         memory = naive.weighted(drawn[-1][1])
-        assert len(memory) == min(learner.replay, held)  # drawn before the batch is let in
+        assert len(memory) == min(learner.replay, held)  # drawn before the batch is stored
         g, r = (naive.gradient(theta, some, seen) for some in (stream, memory))
         if tasks and naive.dot(g, r) < 0:
             g = naive.add_scaled(g, r, -naive.dot(g, r) / naive.dot(r, r))
@@ -171,9 +178,9 @@ def test_the_first_task_is_finetuning(optimizer):
         1,
         2,
         0,
-    ):  # the same samples by other names, so that memory and stream disagree
-        for one in (learner, plain):
-            one.learn(naive.vectors(10), [label] * 10)
+    ):  # equal samples with other labels, so that memory and stream conflict
+        for each in (learner, plain):
+            each.learn(naive.vectors(10), [label] * 10)
     assert torch.equal(flat(learner), flat(plain))
     found = [each for _, each in gradients]
     assert any(dot(g, r) < 0 for g, r in zip(found[::2], found[1::2], strict=True))
@@ -195,7 +202,7 @@ def test_with_memory_it_is_not_finetuning():
     assert not torch.equal(naive.teach(learner, "tasks"), naive.teach(plain, "tasks"))
 
 
-def test_a_boundary_that_is_inferred_counts_as_one_that_is_told():
+def test_an_inferred_boundary_has_the_effect_of_a_given_one():
     told, inferred, none = agem(), agem(gap=2), agem(gap=99)
     ends = []
     for learner in (told, inferred, none):
@@ -213,7 +220,7 @@ def test_a_boundary_that_is_inferred_counts_as_one_that_is_told():
     assert torch.equal(ends[2], flat(plain))
 
 
-def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
+def test_a_step_along_the_projection_keeps_the_memorys_loss_to_first_order():
     learner = agem(net="mlp", lr=1e-3, memory=200, replay=64)
     found = naive.record_calls(learner.trainer, "gradients")
     drawn = naive.record_calls(learner.store, "draw")
@@ -226,7 +233,7 @@ def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
         g, r = (each for _, each in found[-2:])
         if learner.task and dot(g, r) < 0:
             after = mean_loss(learner, drawn[-1][1])
-            first_order = -learner.lr * dot(g, r)  # what a step along g would have added
+            first_order = -learner.lr * dot(g, r)  # the change after a step along g
             assert abs(float(after - before)) < 0.1 * first_order
             conflicts += 1
     assert conflicts
@@ -251,16 +258,16 @@ def test_rows_of_a_frozen_head_take_no_part():
         learner.learn(*item)
         if not learner.task:
             continue
-        g, r = (each[:2] for _, each in found[-2:])  # the backbone's
+        g, r = (each[:2] for _, each in found[-2:])  # those of the backbone
         conflicts += dot(g, r) < 0
-        applied = [one.grad for one in learner.trainer.trainable[:2]]
+        applied = [parameter.grad for parameter in learner.trainer.trainable[:2]]
         for got, expected in zip(applied, project(g, r, YES), strict=True):
             torch.testing.assert_close(got, expected)
     assert conflicts
 
 
 @pytest.mark.parametrize(("mirror", "copies"), [(False, 1), (True, 2)])
-def test_stream_and_memory_pass_through_the_network_apart(mirror, copies):
+def test_stream_and_memory_have_separate_forwards(mirror, copies):
     sizes = []
     learner = AGEM(net=nn.Flatten(), memory=30, replay=12, mirror=mirror, device="cpu")
     learner.prepare((3, 4, 4), torch.uint8)
@@ -272,10 +279,10 @@ def test_stream_and_memory_pass_through_the_network_apart(mirror, copies):
         step = learner.learn(images, labels)
     assert sizes == [(10 * copies, True), (12 * copies, True)] * 2
     assert learner.cost(10) == (22 * copies, 0)
-    assert [len(output.y) for output in step.outputs] == [10 * copies]  # what is trained on
+    assert [len(output.y) for output in step.outputs] == [10 * copies]  # the stream only
 
 
-def test_the_memory_is_padded_by_weight_zero_until_it_holds_enough():
+def test_the_draw_is_padded_at_weight_zero_until_the_memory_has_enough():
     learner = agem(replay=16)
     drawn = naive.record_calls(learner.store, "draw")
     x, y = naive.vectors(10), [0, 1] * 5
@@ -287,7 +294,7 @@ def test_the_memory_is_padded_by_weight_zero_until_it_holds_enough():
 
 @pytest.mark.parametrize("name", ["tasks", "old classes come back", "one class at a time"])
 @pytest.mark.parametrize("memory", [0, 30])
-def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
+def test_logits_of_ten_thousand_keep_everything_finite(name, memory):
     learner = agem(net=Magnify(1e5), memory=memory)
     assert bool(torch.isfinite(naive.teach(learner, name)).all())
     assert float(learner.scores(torch.ones(1, naive.FEATURES)).abs().max()) > 1e4
@@ -328,10 +335,10 @@ def test_both_forwards_move_batchnorms_statistics():
     torch.testing.assert_close(norm.running_mean, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64}
     assert defaults(AGEM, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(AGEM) == PLAIN_SGD

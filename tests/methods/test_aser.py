@@ -21,22 +21,23 @@ from onepass.methods.aser import ASER, knn_shapley, replacements, shapley
 
 
 def utility(subset: tuple[int, ...], distance: list[float], match: list[int], k: int) -> float:
-    """The share of matches in a vote of the k nearest of a subset."""
-    nearest = sorted(subset, key=lambda one: distance[one])[:k]
-    return sum(match[one] for one in nearest) / k
+    """Returns the share of matches in a vote of the k nearest of a subset."""
+    nearest = sorted(subset, key=lambda member: distance[member])[:k]
+    return sum(match[member] for member in nearest) / k
 
 
 def by_definition(distance: list[float], match: list[int], k: int) -> list[float]:
-    """Each candidate's mean contribution over all subsets of the others, by size."""
+    """Returns each candidate's mean contribution over all subsets of the others, by size."""
     everyone = range(len(distance))
     values = []
-    for one in everyone:
-        others = [other for other in everyone if other != one]
+    for candidate in everyone:
+        others = [other for other in everyone if other != candidate]
         value = 0.0
         for size in range(len(distance)):
             subsets = list(itertools.combinations(others, size))
             gains = [
-                utility((*subset, one), distance, match, k) - utility(subset, distance, match, k)
+                utility((*subset, candidate), distance, match, k)
+                - utility(subset, distance, match, k)
                 for subset in subsets
             ]
             value += sum(gains) / len(subsets) / len(distance)
@@ -45,8 +46,8 @@ def by_definition(distance: list[float], match: list[int], k: int) -> list[float
 
 
 def by_recursion(distance: list[float], match: list[int], k: int) -> list[float]:
-    """The paper's recursion, from the farthest to the nearest."""
-    order = sorted(range(len(distance)), key=lambda one: distance[one])
+    """Computes the paper's recursion, from the farthest candidate to the nearest."""
+    order = sorted(range(len(distance)), key=lambda index: distance[index])
     count = len(order)
     values = [0.0] * count
     values[order[-1]] = match[order[-1]] / count if count >= k else match[order[-1]] / k
@@ -75,7 +76,7 @@ def test_the_worked_example():
 
 @pytest.mark.parametrize("k", [1, 2, 3, 8])
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
-def test_values_are_shapleys(count, k):
+def test_values_agree_with_the_definition_of_shapley(count, k):
     distance, match = case(5, count, seed=10 * count + k)
     found = knn_shapley(distance, match, k)
     assert torch.allclose(found, values_of(distance, match, k, by_definition), atol=1e-6)
@@ -104,9 +105,9 @@ def test_candidates_may_come_in_any_order():
 
 def test_equidistant_candidates_among_the_nearest_swap_values_with_labels():
     distance = torch.tensor([[1.0, 1.0, 2.0, 3.0]])
-    one = knn_shapley(distance, torch.tensor([[True, False, True, False]]), 3)
+    values = knn_shapley(distance, torch.tensor([[True, False, True, False]]), 3)
     other = knn_shapley(distance, torch.tensor([[False, True, True, False]]), 3)
-    assert torch.allclose(one[:, [1, 0, 2, 3]], other)
+    assert torch.allclose(values[:, [1, 0, 2, 3]], other)
 
 
 def some(count: int, seed: int, classes: int = 3) -> Samples:
@@ -159,7 +160,7 @@ def test_each_round_has_one_of_every_class_that_has_more():
     labels = [LABELS[slot] for slot in holding(LABELS).round_robin_slots(24).tolist()]
     rounds = [labels[:4], labels[4:7], labels[7:10], labels[10:13], labels[13:15], labels[21:]]
     expected = [{0, 2, 3, 5}, {0, 2, 3}, {0, 2, 3}, {0, 2, 3}, {0, 2}, {0}]
-    assert [set(one) for one in rounds] == expected
+    assert [set(classes) for classes in rounds] == expected
 
 
 def test_free_slots_are_dealt_last():
@@ -189,11 +190,11 @@ def test_other_slots_are_random_and_not_the_taken_ones():
     assert sorted(store.other_slots(5, taken).tolist()) == [0, 3, 4, 5, 7]
 
 
-# ---- who is replaced
+# ---- which samples are replaced
 
 
 @pytest.mark.parametrize("stored", [1, 2, 5, 12])
-def test_the_lowest_go_and_each_vacancy_is_taken_once(stored):
+def test_the_lowest_are_dropped_and_each_slot_is_taken_once(stored):
     for seed in range(20):
         value = torch.randn(stored + 4, generator=torch.Generator().manual_seed(seed))
         kept = set(value.topk(stored).indices.tolist())
@@ -203,12 +204,12 @@ def test_the_lowest_go_and_each_vacancy_is_taken_once(stored):
         assert all(place == stored for new, place in enumerate(found) if stored + new not in kept)
 
 
-def test_of_equals_the_stored_sample_stays():
+def test_in_a_tie_the_stored_sample_stays():
     assert replacements(torch.zeros(6), 3).tolist() == [3, 3, 3]
     assert replacements(torch.tensor([1.0, 0.0, 1.0, 0.0]), 3).tolist() == [3]
 
 
-def test_who_is_not_waiting_replaces_nobody():
+def test_a_sample_that_is_not_waiting_replaces_none():
     value = torch.tensor([0.0, -5.0, 1.0, -torch.inf, 2.0, -torch.inf])
     assert replacements(value, 3).tolist() == [3, 1, 3]
 
@@ -259,7 +260,7 @@ SETTINGS = [{}, {"memory": 9}, {"memory": 15, "pool": 8}, {"neighbours": 1}, {"p
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_what_is_replayed_has_the_highest_adversarial_value(settings):
+def test_replayed_samples_have_the_highest_adversarial_value(settings):
     given = taught(7, **settings)
     stream = as_samples(given, *batch([0, 1, 1, 3], seed=70))
     state = given.trainer.rngs["draws"].get_state()
@@ -271,16 +272,16 @@ def test_what_is_replayed_has_the_highest_adversarial_value(settings):
     held = [(given.store.x[each], given.store.y[each]) for each in (candidates, judges)]
     helps = mean(naive_values(given, held[1], held[0]))
     intrudes = mean(naive_values(given, (stream.x, stream.y), held[0]))
-    worth = [one - other for one, other in zip(helps, intrudes, strict=True)]
-    order = sorted(range(len(worth)), key=lambda one: -worth[one])
+    worth = [gain - other for gain, other in zip(helps, intrudes, strict=True)]
+    order = sorted(range(len(worth)), key=lambda index: -worth[index])
     assert len(found.y) == given.replay
     assert found.weight.tolist() == [1.0] * given.replay
-    expected = {tuple(given.store.x[candidates[one]].tolist()) for one in order[: given.replay]}
+    expected = {tuple(given.store.x[candidates[index]].tolist()) for index in order[: given.replay]}
     assert {tuple(x.tolist()) for x in found.x} == expected
     assert len(judges) == min(given.half, given.memory - given.eligible)
 
 
-def test_a_memory_smaller_than_the_replay_is_replayed_but_for_one():
+def test_a_memory_smaller_than_the_replay_is_replayed_except_for_one_sample():
     given = taught(3, memory=5)
     found = given.retrieve(as_samples(given, *batch([0, 1], seed=70)))
     assert found.weight.tolist() == [1.0] * 4 + [0.0] * 4
@@ -298,7 +299,7 @@ def test_the_update_keeps_the_most_valuable(monkeypatch, settings, threshold):
     before_x, before_y = given.store.x.clone(), given.store.y.clone()
 
     share = [float((before_y[: given.memory] == row).sum()) / given.memory for row in stream.y]
-    rare = torch.tensor([one < threshold / 5 for one in share])
+    rare = torch.tensor([part < threshold / 5 for part in share])
     monkeypatch.setattr(given, "is_rare", lambda _: rare)
     state = given.trainer.rngs["draws"].get_state()
     judges = given.store.round_robin_slots(given.half)
@@ -313,16 +314,20 @@ def test_the_update_keeps_the_most_valuable(monkeypatch, settings, threshold):
     candidates = torch.cat([before_x[slots], x]), torch.cat([before_y[slots], stream.y])
     values = naive_values(given, evaluation, candidates)
     total = [sum(column) for column in zip(*values, strict=True)]
-    order = sorted(range(len(total)), key=lambda one: -round(total[one], 5))
+    order = sorted(range(len(total)), key=lambda index: -round(total[index], 5))
     kept = order[: given.half]
     expected = [slot for slot in range(given.memory) if slot not in slots.tolist()]
     wanted = [tuple(before_x[slot].tolist()) for slot in expected]
-    wanted += [tuple(candidates[0][one].tolist()) for one in kept]
-    held = {tuple(one.tolist()): int(label) for one, label in zip(*held_by(given), strict=True)}
+    wanted += [tuple(candidates[0][index].tolist()) for index in kept]
+    held = {
+        tuple(sample.tolist()): int(label) for sample, label in zip(*held_by(given), strict=True)
+    }
     assert sorted(held) == sorted(wanted)
-    labels = {tuple(one.tolist()): int(row) for one, row in zip(before_x, before_y, strict=True)}
-    labels |= {tuple(one.tolist()): int(row) for one, row in zip(x, stream.y, strict=True)}
-    assert all(labels[one] == label for one, label in held.items())
+    labels = {
+        tuple(sample.tolist()): int(row) for sample, row in zip(before_x, before_y, strict=True)
+    }
+    labels |= {tuple(sample.tolist()): int(row) for sample, row in zip(x, stream.y, strict=True)}
+    assert all(labels[sample] == label for sample, label in held.items())
 
 
 def held_by(given: ASER) -> tuple[Tensor, Tensor]:
@@ -339,9 +344,9 @@ def test_a_class_is_rare_as_often_as_its_share_is_below_the_threshold():
     assert times[2] == 1
 
 
-def test_a_batch_that_fills_the_memory_sends_the_rest_to_the_update(monkeypatch):
+def test_a_batch_that_fills_the_memory_passes_the_rest_to_the_update(monkeypatch):
     given = taught(2, memory=25)
-    x, y = batch([8] * 10, seed=72)  # a new class, so all that wait are rare and valuable
+    x, y = batch([8] * 10, seed=72)  # a new class: all waiting samples are rare
     given._assign_rows(y.tolist())
     stream, before = as_samples(given, x, y), given.store.x.clone()
     offered = []
@@ -353,9 +358,9 @@ def test_a_batch_that_fills_the_memory_sends_the_rest_to_the_update(monkeypatch)
     given.update(stream)
     assert int(given.store.size) == 25
     assert torch.isneginf(offered[0][-10:]).tolist() == [True] * 5 + [False] * 5
-    held = {tuple(one.tolist()) for one in given.store.x[:25]}
+    held = {tuple(sample.tolist()) for sample in given.store.x[:25]}
     assert len(held) == 25
-    assert held <= {tuple(one.tolist()) for one in torch.cat([before[:20], x])}
+    assert held <= {tuple(sample.tolist()) for sample in torch.cat([before[:20], x])}
 
 
 def test_new_classes_enter_and_the_memory_stays_balanced():
@@ -375,11 +380,11 @@ def test_until_the_memory_is_full_it_is_er_with_one_mean():
     settings = {"net": "mlp", "memory": 100, "replay": 64, "seed": 1, "device": "cpu"}
     ours, er = ASER(**settings), onepass.ER(**settings, loss="mean")
     for x, y in batches(6):
-        one, other = ours.learn(x, y), er.learn(x, y)
-        assert torch.allclose(one.loss, other.loss, atol=1e-5)
+        our_step, other = ours.learn(x, y), er.learn(x, y)
+        assert torch.allclose(our_step.loss, other.loss, atol=1e-5)
     assert torch.equal(ours.store.x[:100], er.store.x[:100])
-    for one, other in zip(ours.model.parameters(), er.model.parameters(), strict=True):
-        assert torch.allclose(one, other, atol=1e-4)
+    for parameter, other in zip(ours.model.parameters(), er.model.parameters(), strict=True):
+        assert torch.allclose(parameter, other, atol=1e-4)
 
 
 def test_until_the_memory_is_full_the_draw_is_random():
@@ -387,7 +392,7 @@ def test_until_the_memory_is_full_the_draw_is_random():
     stream = as_samples(given, *batch([0, 1], seed=3))
     found = Counter()
     for _ in range(300):
-        found.update(tuple(one.tolist()) for one in given.retrieve(stream).x)
+        found.update(tuple(sample.tolist()) for sample in given.retrieve(stream).x)
     assert len(found) == 30
     assert max(found.values()) < 2 * min(found.values())
 
@@ -408,7 +413,7 @@ def test_batchnorm_sees_stream_and_replay_together():
     assert joint < 1e-4 < 1e-3 < separate
 
 
-def test_the_memory_is_judged_after_the_step(monkeypatch):
+def test_the_memory_is_valued_after_the_step(monkeypatch):
     assert steps_before("update", learner(), batches(3), monkeypatch) == [1, 2, 3]
 
 
@@ -459,10 +464,10 @@ def test_bad_settings_are_refused(name, value):
         ASER(**{name: value})
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "pool": 200, "neighbours": 3}
     assert defaults(ASER, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(ASER) == {**PLAIN_SGD, "pool": 200, "neighbours": 3}

@@ -1,5 +1,6 @@
-"""BiC: its loss by plain loops, the two numbers as the minimum that they are, and that what they
-are fitted to is never trained on."""
+"""BiC: the loss against plain loops, the correction as a minimum, and held-out samples that are
+never trained on.
+"""
 
 import math
 
@@ -41,7 +42,7 @@ def bic(kind: type = BiC, **settings: object):
 
 
 def tasks(learner: BiC, count: int, length: int = 12) -> BiC:
-    """After so many tasks of two classes, the last one ended."""
+    """Returns the learner after `count` tasks of two classes; the last task has ended."""
     for task in range(count):
         labels = [2 * task, 2 * task + 1] * 3
         learned(learner, [BOUNDARY] * bool(task) + list(batches([labels] * length, seed=task)))
@@ -61,23 +62,25 @@ def problem(seed: int = 0, n: int = 30) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("decay", [1e-6, 0.1, 3.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_where_the_gradient_vanishes(seed, decay):
+def test_the_fit_is_where_the_gradient_vanishes(seed, decay):
     logits, y, new = problem(seed)
-    a, b = (torch.tensor(one, requires_grad=True) for one in fit_correction(logits, y, new, decay))
+    a, b = (
+        torch.tensor(value, requires_grad=True) for value in fit_correction(logits, y, new, decay)
+    )
     loss = F.cross_entropy(torch.where(new, a * logits + b, logits), y)
     (loss + decay / 2 * (b**2 + (a - 1) ** 2)).backward()
     assert abs(a.grad) < 1e-5 and abs(b.grad) < 1e-5
 
 
 @pytest.mark.parametrize("shift", [-4.0, 3.0, 50.0])
-def test_new_logits_that_are_too_high_by_a_number_are_put_right_by_it(shift):
+def test_the_fit_undoes_a_shift_of_the_new_logits(shift):
     logits, y, new = problem()
     a, b = fit_correction(logits, y, new, 1e-9)
     again = fit_correction(logits + shift * new, y, new, 1e-9)
     assert again == pytest.approx((a, b - a * shift), rel=1e-4, abs=1e-5)
 
 
-def test_new_logits_that_are_too_large_by_a_factor_are_put_right_by_it():
+def test_the_fit_undoes_a_scaling_of_the_new_logits():
     logits, y, new = problem()
     a, b = fit_correction(logits, y, new, 1e-9)
     assert fit_correction(logits * torch.where(new, 5, 1), y, new, 1e-9) == pytest.approx(
@@ -85,7 +88,7 @@ def test_new_logits_that_are_too_large_by_a_factor_are_put_right_by_it():
     )
 
 
-def test_held_strongly_it_corrects_nothing():
+def test_with_strong_decay_the_fit_corrects_nothing():
     assert fit_correction(*problem(), 1e9) == pytest.approx((1.0, 0.0), abs=1e-6)
 
 
@@ -100,7 +103,7 @@ def test_separable_samples_and_logits_of_any_size_give_finite_numbers(size):
 
 
 def naive_distillation(out: Output, taught: Tensor, rows: list[int], t: float) -> float:
-    """Without T^2, by plain loops."""
+    """Computes the distillation without T^2 by plain loops."""
     found = []
     for (logits, _, weight), theirs in zip(as_tuples(out), taught.tolist(), strict=True):
         if weight and rows:
@@ -111,20 +114,20 @@ def naive_distillation(out: Output, taught: Tensor, rows: list[int], t: float) -
 
 
 def check_terms(learner: BiC, items) -> None:
-    shown, known = [], 0
+    inputs, known = [], 0
     for item in items:
         if item == BOUNDARY:
             learner.new_task()
             known = len(learner.classes)
             continue
-        if not shown:
+        if not inputs:
             learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-            hook = lambda module, given, out: shown.append(given[0].detach())  # noqa: E731
+            hook = lambda module, given, out: inputs.append(given[0].detach())  # noqa: E731
             learner.model.body.register_forward_hook(hook)
         step = learner.learn(*item)
         out = step.together
         # mirror images lie behind all samples; a step reports them with their own batch
-        views = torch.cat(learner.views.cut(shown[-1], [len(item[1]), learner.replay]))
+        views = torch.cat(learner.views.cut(inputs[-1], [len(item[1]), learner.replay]))
         taught = learner.previous(views)
         taught = learner.correction.taught_factor * taught + learner.correction.taught_shift
         old = naive_distillation(out, taught, list(range(known)), learner.temperature)
@@ -146,47 +149,52 @@ def test_terms_and_loss_agree_with_plain_loops(name, settings):
     check_terms(bic(**settings), batches(STREAMS[name]))
 
 
-def test_mirror_images_are_samples_like_any_other():
+def test_mirror_images_count_as_samples():
     check_terms(bic(net=nn.Flatten(), mirror=True), as_images(batches(TASKS)))
 
 
-def test_in_the_first_task_with_nothing_held_out_it_is_er_with_one_mean():
+def test_the_first_task_with_nothing_held_out_is_er_with_one_mean():
     first = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]
-    settings = {"net": "mlp", "lr": 0.1, "memory": 100, "replay": 100}  # all of it is replayed
+    settings = {
+        "net": "mlp",
+        "lr": 0.1,
+        "memory": 100,
+        "replay": 100,
+    }  # every stored sample is replayed
     ours = parameters(bic(**settings, validation=0.0), first)
     er = parameters(bic(ER, **settings, loss="mean"), first)
     torch.testing.assert_close(ours, er, atol=1e-6, rtol=0)
 
 
-# ---- what is held out
+# ---- held-out samples
 
 
-def test_what_is_held_out_is_never_trained_or_replayed_and_all_else_is():
-    learner, shown = bic(memory=60, replay=30, validation=0.3), []
+def test_held_out_samples_are_never_trained_or_replayed_and_all_others_are():
+    learner, inputs = bic(memory=60, replay=30, validation=0.3), []
     learner.prepare((6,), torch.float32)
-    learner.model.body.register_forward_hook(lambda module, given, out: shown.append(given[0]))
+    learner.model.body.register_forward_hook(lambda module, given, out: inputs.append(given[0]))
     trained, held, came = set(), set(), set()
     for task in range(3):
         if task:
             learner.new_task()
         for x, y in batches([[2 * task, 2 * task + 1] * 3] * 12, seed=task):
             out = learner.learn(x, y).together
-            trained |= {tuple(one) for one in shown[-1][out.weight > 0].tolist()}
+            trained |= {tuple(sample) for sample in inputs[-1][out.weight > 0].tolist()}
             size = int(learner.held_out.size)
-            held |= {tuple(one) for one in learner.held_out.x[:size].tolist()}
-            came |= {tuple(one) for one in x.tolist()}
+            held |= {tuple(sample) for sample in learner.held_out.x[:size].tolist()}
+            came |= {tuple(sample) for sample in x.tolist()}
     assert len(held) > 18 and not trained & held
     assert trained | held == came
-    assert not {tuple(one) for one in learner.store.x[:42].tolist()} & held
+    assert not {tuple(sample) for sample in learner.store.x[:42].tolist()} & held
 
 
-def test_every_class_has_as_many_held_out_and_the_parts_are_out_of_the_memory():
+def test_every_class_has_equally_many_held_out_samples_and_they_take_slots_of_the_memory():
     learner = tasks(bic(memory=80, validation=0.2), 3)
     assert torch.bincount(learner.held_out.y[: int(learner.held_out.size)]).tolist() == [2] * 6
     assert (learner.store.capacity, learner.held_out.capacity) == (64, 16)
 
 
-def test_about_one_stream_sample_in_so_many_is_a_candidate():
+def test_stream_samples_are_candidates_with_the_probability_that_is_set():
     learner = bic(memory=4000, validation=0.25)
     for item in random_batches(100, size=10):
         learner.learn(*item)
@@ -205,12 +213,12 @@ def test_a_task_end_moves_no_parameter_and_corrects_the_logits_of_new_classes_on
     after = learner.scores(x)
     assert learner.params_sha256() == network
     assert torch.equal(before[:, :2], after[:, :2])
-    a, b = (float(one[2]) for one in (learner.correction.factor, learner.correction.shift))
+    a, b = (float(values[2]) for values in (learner.correction.factor, learner.correction.shift))
     assert (a, b) != (1, 0)
     torch.testing.assert_close(after[:, 2:], a * before[:, 2:] + b)
 
 
-def test_it_is_the_fit_of_raw_held_out_samples_among_seen_classes():
+def test_the_correction_is_fitted_to_raw_held_out_samples_among_seen_classes():
     learner = tasks(bic(validation=0.3, memory=40), 3)
     held = int(learner.held_out.size)
     logits = learner.trainer.eval_model(learner.held_out.x[:held]).detach()[:, :6]
@@ -219,7 +227,7 @@ def test_it_is_the_fit_of_raw_held_out_samples_among_seen_classes():
     assert float(learner.correction.shift[5]) == pytest.approx(b, rel=1e-5)
 
 
-def test_it_is_discarded_at_the_boundary_and_lives_on_in_what_is_taught():
+def test_the_correction_is_discarded_at_the_boundary_but_stays_in_the_distillation_target():
     learner = tasks(bic(validation=0.3, memory=40), 2)
     correction = learner.correction
     fit = (correction.factor.clone(), correction.shift.clone())
@@ -230,9 +238,9 @@ def test_it_is_discarded_at_the_boundary_and_lives_on_in_what_is_taught():
     torch.testing.assert_close(learner.scores(x), learner.trainer.eval_model(x).detach()[:, :4])
 
 
-def test_neither_the_first_task_nor_one_with_nothing_held_out_is_corrected():
+def test_the_first_task_and_a_task_without_held_out_samples_are_not_corrected():
     first = tasks(bic(validation=0.3), 1)
-    crowded = tasks(bic(memory=30, validation=0.1), 2)  # three places for four classes
+    crowded = tasks(bic(memory=30, validation=0.1), 2)  # three slots for four classes
     assert int(first.held_out.size) > 0 and int(crowded.held_out.size) == 0
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
     for learner in (first, crowded):
@@ -241,7 +249,7 @@ def test_neither_the_first_task_nor_one_with_nothing_held_out_is_corrected():
         torch.testing.assert_close(learner.scores(x), expected)
 
 
-def test_a_head_that_grows_brings_rows_without_correction():
+def test_a_growing_head_adds_rows_without_correction():
     learner = tasks(bic(validation=0.3, memory=40), 2)
     learner.new_task()
     (item,) = batches([list(range(20))])
@@ -252,7 +260,7 @@ def test_a_head_that_grows_brings_rows_without_correction():
     assert correction.factor.tolist() == [1] * 32
 
 
-def test_a_learner_that_is_opened_is_corrected_as_the_saved_one(tmp_path):
+def test_an_opened_learner_has_the_correction_of_the_saved_one(tmp_path):
     learner = tasks(bic(validation=0.3, memory=40, net="mlp"), 2)
     learner.save(tmp_path / "model.pt")
     again = onepass.open(tmp_path / "model.pt")
@@ -287,13 +295,13 @@ def test_bad_settings_are_refused(wrong):
         BiC(**wrong)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "validation": 0.1, "decay": 0.1, "temperature": 2.0}
     assert defaults(BiC, expected) == expected
     assert BiC(mirror=True).cost(10) == ImageCount(trained=148, scored=148)
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(BiC) == {
         "optimizer": "nesterov",
         "lr": 0.1,

@@ -1,4 +1,4 @@
-"""CCIL: its terms by plain loops, its learning rates, and its limit ER."""
+"""CCIL: the terms against plain loops, the learning rates, and the limit ER."""
 
 import math
 
@@ -28,7 +28,8 @@ def softened(logits: list[float], known: set[int], t: float) -> dict[int, float]
 
 
 def naive_distillation(output: Output, taught: Tensor, known: set[int], t: float) -> float:
-    """T^2 times the mean over samples and known classes of p' log(p' / p), by plain loops."""
+    """Computes T^2 times the mean over samples and known classes of p' log(p' / p) by plain
+    loops."""
     terms, samples = 0.0, 0
     for (logits, _, weight), theirs in zip(as_tuples(output), taught.tolist(), strict=True):
         if weight:
@@ -64,7 +65,7 @@ def test_the_loss_of_every_step_agrees_with_plain_loops(settings):
         assert step.loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_a_stream_sample_of_an_old_class_is_left_to_the_memory():
+def test_a_stream_sample_of_an_old_class_trains_only_through_the_memory():
     learner = ccil()
     for item in batches([[0, 1], [1, 0], BOUNDARY, [2, 0, 3]]):
         step = learner.new_task() if item == BOUNDARY else learner.learn(*item)
@@ -87,8 +88,8 @@ def test_exemplars_are_balanced_over_classes_new_ones_included():
     assert torch.bincount(held).tolist() == [3, 3, 3, 3]
 
 
-def test_in_one_task_of_linear_logits_it_is_er():
-    """Every sample is kept and drawn, so that both learners replay the same."""
+def test_one_task_with_linear_logits_is_er():
+    """Every sample is stored and drawn, so both learners replay the same."""
     stream = [[0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 1]]
     got = parameters(ccil(classifier="linear", replay=30), stream)
     expected = parameters(small(ER, lr=0.1, replay=30, forwards="separate"), stream)
@@ -96,9 +97,9 @@ def test_in_one_task_of_linear_logits_it_is_er():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "nesterov", "adamw"])
-def test_the_learning_rate_is_another_from_the_first_boundary_on(optimizer):
-    """One step from the same state, with rates that differ by a factor, differs by that factor;
-    also in a learner that was saved on the way."""
+def test_the_learning_rate_changes_at_the_first_boundary(optimizer):
+    """Two rates that differ by a factor make steps that differ by this factor, also after saving
+    and opening."""
     stream = list(batches([[0, 1, 0], [1, 0, 1]]))
     later = next(iter(batches([[2, 3, 2]], seed=4)))
     moves = []
@@ -118,7 +119,7 @@ def test_the_learning_rate_is_another_from_the_first_boundary_on(optimizer):
     torch.testing.assert_close(moves[1], 0.1 * moves[0], rtol=1e-2, atol=1e-6)
 
 
-def test_the_head_is_a_cosine_unless_told_otherwise():
+def test_the_default_head_is_a_cosine():
     learner = ccil()
     learner.learn(*next(iter(batches([[0, 1]]))))
     head = learner.model.head
@@ -128,18 +129,18 @@ def test_the_head_is_a_cosine_unless_told_otherwise():
     torch.testing.assert_close(learner.scores(x), expected.detach())
 
 
-def test_the_previous_network_is_shown_what_the_network_is():
+def test_the_previous_network_gets_the_same_inputs_as_the_network():
     learner = ccil(replay=12)
     assert learner.cost(10) == ImageCount(trained=22, scored=22)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = COMPARABLE | {"replay": 64, "distillation": 1.0, "temperature": 2.0}
     expected |= {"later_rate": 1.0, "classifier": "cosine"}
     assert defaults(CCIL, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     optimiser = {"optimizer": "nesterov", "lr": 0.1, "later_rate": 0.1, "weight_decay": 5e-4}
     assert official(CCIL) == optimiser | {"replay": 10, "distillation": 5.0, "temperature": 2.0}
 

@@ -1,4 +1,6 @@
-"""Co2L: its two terms by plain loops and in closed form, its limits, and the classifier it fits."""
+"""Co2L: the two terms against plain loops and closed forms, the limits, and the fitted
+classifier.
+"""
 
 import math
 from contextlib import contextmanager
@@ -31,7 +33,7 @@ def units(seed: int, samples: int = 7, numbers: int = 3) -> Tensor:
 
 
 def naive_relations(z: Tensor, previous: Tensor, weight: Tensor, k: float, past: float) -> float:
-    """Plain loops over the samples that count."""
+    """Computes L_ird by plain loops over the samples with weight."""
     there = [i for i, w in enumerate(weight.tolist()) if w]
 
     def relation(rows: Tensor, i: int, t: float) -> dict[int, float]:
@@ -47,13 +49,13 @@ def naive_relations(z: Tensor, previous: Tensor, weight: Tensor, k: float, past:
     return sum(each) / len(each)
 
 
-def test_relations_agree_with_plain_loops_over_the_samples_that_count():
+def test_relations_agree_with_plain_loops_over_samples_with_weight():
     weight = torch.tensor([1.0, 1, 0, 1, 1, 0, 1])
     got = relation_distillation(units(0), units(1), weight, 0.2, 0.05)
     assert got.item() == pytest.approx(naive_relations(units(0), units(1), weight, 0.2, 0.05))
 
 
-def test_of_the_same_network_at_one_temperature_relations_are_entropies_and_at_rest():
+def test_relations_of_equal_networks_at_one_temperature_are_entropies_with_zero_gradient():
     free = units(2).double().requires_grad_()
     z = F.normalize(free)
     value = relation_distillation(z, z.detach(), torch.ones(7), 0.3, 0.3)
@@ -69,7 +71,7 @@ def test_of_the_same_network_at_one_temperature_relations_are_entropies_and_at_r
 
 @contextmanager
 def projected(learner: Co2L):
-    """What the projections of the network and of the previous one give: two entries a step."""
+    """Yields the list of projections by the network and by the previous one: two entries a step."""
     found: list[Tensor] = []
     handles = [
         net.projection.register_forward_hook(lambda *given: found.append(given[2].detach()))
@@ -81,13 +83,14 @@ def projected(learner: Co2L):
 
 
 def naive_contrast(z: Tensor, y: list[int], weight: list, anchors: set[int], t: float) -> float:
-    """Plain loops: anchors of some classes, a mean over all views that count."""
-    views = [(one, label) for one, label, w in zip(z.double(), y, weight, strict=True) if w]
+    """Computes the contrast by plain loops: anchors of some classes, a mean over all views with
+    weight."""
+    views = [(view, label) for view, label, w in zip(z.double(), y, weight, strict=True) if w]
     total = 0.0
     for i, (anchor, label) in enumerate(views):
         if label in anchors:
-            others = [one for j, one in enumerate(views) if j != i]
-            likeness = [float(anchor @ one) / t for one, _ in others]
+            others = [view for j, view in enumerate(views) if j != i]
+            likeness = [float(anchor @ view) / t for view, _ in others]
             log_sum = torch.tensor(likeness).double().logsumexp(dim=0).item()
             own = [v - log_sum for v, (_, c) in zip(likeness, others, strict=True) if c == label]
             total -= sum(own) / len(own)
@@ -119,7 +122,7 @@ def test_every_step_agrees_with_plain_loops(settings, images, monkeypatch):
             monkeypatch.setattr(learner.store, "draw", keep)
         with projected(learner) as found:
             step = learner.learn(*item)
-        z, held = (F.normalize(one) for one in found)
+        z, held = (F.normalize(projections) for projections in found)
         times = 2 * learner.views_per_sample
         rows = torch.tensor([learner.class_index.row_of[label] for label in item[1].tolist()])
         y = torch.cat([rows, drawn[-1].y]).repeat(times)
@@ -135,12 +138,12 @@ def test_every_step_agrees_with_plain_loops(settings, images, monkeypatch):
         assert step.loss.item() == pytest.approx(loss, rel=2e-4)
 
 
-def test_in_the_first_task_it_is_scr_but_for_a_factor():
-    """t / 0.07 times its loss on the same samples: every sample is kept and drawn, and without
-    augmentation all views are alike."""
+def test_the_first_task_is_scr_up_to_a_factor():
+    """The factor is t / 0.07. Every sample is stored and drawn, and without augmentation all views
+    are alike."""
     first, second = batches([[0, 1, 2, 1], [2, 0, 1]])
     learner, other = co2l(temperature=0.2), small(SCR, net="mlp", temperature=0.2, lr=1e-9)
-    other.learn(*first)  # is kept, and not trained on
+    other.learn(*first)  # it is stored but not trained on
     learner.prepare((6,), torch.float32)
     learner.store.add(*first)
     learner.trainer.add_rows(0, 3)
@@ -166,7 +169,7 @@ def test_both_views_are_augmented(name):
     assert not torch.allclose(first, second, atol=1e-3)
 
 
-def test_the_first_batch_is_learned_from_itself():
+def test_the_first_batch_trains_without_replay():
     learner = co2l()
     learner.prepare((6,), torch.float32)
     before = learner.params_sha256()
@@ -174,10 +177,10 @@ def test_the_first_batch_is_learned_from_itself():
     assert step.loss.item() > 0 and learner.params_sha256() != before
 
 
-def test_the_head_never_moves_and_all_else_trains():
+def test_the_head_never_moves_and_everything_else_trains():
     learner = co2l(optimizer="adam", weight_decay=0.1)
     learner.prepare((6,), torch.float32)
-    born = [one.detach().clone() for one in learner.model.head.parameters()]
+    born = [parameter.detach().clone() for parameter in learner.model.head.parameters()]
     learned(learner, batches(TASKS))
     assert all(map(torch.equal, born, learner.model.head.parameters()))
     rest = [p for name, p in learner.model.named_parameters() if not name.startswith("head")]
@@ -187,8 +190,8 @@ def test_the_head_never_moves_and_all_else_trains():
 # ---- the classifier
 
 
-def test_the_fit_is_scikit_learns_logistic_regression_with_classes_that_weigh_the_same():
-    """Of features that all point the same way, as those of a ReLU, where plain steps are slow."""
+def test_the_fit_is_scikit_learns_logistic_regression_with_balanced_classes():
+    """All features point into one orthant, as after a ReLU; plain gradient steps are slow there."""
     source = torch.Generator().manual_seed(0)
     y = torch.arange(300) % 20 % 12  # some classes have twice as many
     features = torch.randn(300, 16, generator=source) + 0.5 * F.one_hot(y, 16) + 4
@@ -211,7 +214,7 @@ def test_scores_do_not_change_with_the_scale_of_features():
     torch.testing.assert_close(plain(features), larger(7 * features), rtol=1e-3, atol=1e-3)
 
 
-def test_what_is_fitted_are_features_of_the_raw_memory_in_evaluation_mode():
+def test_the_classifier_is_fitted_to_features_of_the_raw_memory_in_evaluation_mode():
     learner = learned(co2l(net=NormOnly(), memory=6), batches(TASKS[:3]))
     before, held = learner.state_sha256(), int(learner.store.size)
     x = learner.store.x[:held]
@@ -226,17 +229,17 @@ def test_what_is_fitted_are_features_of_the_raw_memory_in_evaluation_mode():
 # ---- settings
 
 
-def test_the_previous_network_is_shown_what_the_network_is():
+def test_the_previous_network_gets_the_same_inputs_as_the_network():
     assert co2l(replay=12).cost(10) == ImageCount(trained=44, scored=44)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = COMPARABLE | {"replay": 64, "temperature": 0.5, "distillation": 1.0}
     expected |= {"relation_temperature": 0.2, "previous_temperature": 0.01}
     assert defaults(Co2L, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     temperatures = {"relation_temperature": 0.2, "previous_temperature": 0.01, "temperature": 0.5}
     optimiser = {"optimizer": "nesterov", "lr": 0.5, "weight_decay": 1e-4}
     others = {"distillation": 1.0, "augment": "contrastive"}

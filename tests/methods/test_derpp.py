@@ -1,4 +1,6 @@
-"""DER++: its three terms by plain loops, what is stored, and its limits ER and fine-tuning."""
+"""DER++: the three terms against plain loops, the stored logits, and the limits ER and
+fine-tuning.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +42,8 @@ STREAMS = {
 
 
 def naive_error(logits: list, stored: list, known: list, weight: list, outputs: int) -> float:
-    """The mean over views, samples and outputs, unknown ones without error, by plain loops."""
+    """Computes the mean error over views, samples and outputs by plain loops; unknown outputs have
+    no error."""
     counted = [i for i in range(len(stored)) if weight[i]]
     squares = [
         (view[i][c] - stored[i][c]) ** 2
@@ -73,7 +76,7 @@ def test_with_all_outputs_known_the_error_is_the_mean_over_samples_and_outputs()
     torch.testing.assert_close(got, F.mse_loss(logits, stored))
 
 
-def test_where_nothing_is_stored_the_error_and_its_gradient_are_zero():
+def test_without_stored_samples_the_error_and_its_gradient_are_zero():
     logits = torch.ones(3, 4, requires_grad=True)
     nothing = torch.zeros(3, dtype=int)
     error = stored_logit_error(logits, torch.zeros(3, 4), nothing, torch.zeros(3), FOUR)
@@ -102,7 +105,7 @@ def learner_of(kind: type = DERPP, **settings: object):
 
 @dataclass
 class Followed:
-    """A step, what was drawn for it, and what the memory held before."""
+    """A step, the samples drawn for it, and the contents of the memory before it."""
 
     step: object
     x: Tensor
@@ -115,7 +118,7 @@ class Followed:
 
 
 def followed(learner: DERPP, items: Iterator) -> Iterator[Followed]:
-    """Each step of a learner on a stream."""
+    """Yields each step of a learner on a stream."""
     drawn = None
     for item in items:
         if item == BOUNDARY:
@@ -126,7 +129,7 @@ def followed(learner: DERPP, items: Iterator) -> Iterator[Followed]:
             drawn = record_calls(learner.store, "draw_independent_slots")
         store = learner.store
         kept = (store.x, store.fields["logits"], store.fields["known"])
-        before = [one.clone() for one in kept]
+        before = [tensor.clone() for tensor in kept]
         step = learner.learn(*item)
         slots = drawn[-1][1]
         yield Followed(step, item[0], *slots, *before, len(learner.classes))
@@ -138,7 +141,7 @@ def check_terms(learner: DERPP, now: Followed) -> None:
     views = dark.logits.view(copies, learner.replay, -1)
     wider = views.shape[2] - now.logits.shape[1]  # where the head has grown in this step
     stored, known = F.pad(now.logits[now.slots[0]], (0, wider)), now.known[now.slots[0]]
-    if learner.unknown == "zero":  # what was unknown then is held to zero
+    if learner.unknown == "zero":  # unknown outputs are held to zero
         stored = stored * (torch.arange(stored.shape[1]) < known.unsqueeze(1))
         known = torch.full_like(known, now.seen)
     drawn = (views, stored, known, now.genuine[0])
@@ -191,23 +194,23 @@ def test_the_first_batch_is_plain_cross_entropy():
 
 
 def test_logits_are_stored_as_they_were_before_the_update_and_never_refreshed():
-    learner, first, told = learner_of(memory=100), 0, []
+    learner, first, stored_logits = learner_of(memory=100), 0, []
     for item in batches(TASKS):
         if item == BOUNDARY:
             learner.new_task()
             continue
         step = learner.learn(*item)
-        told.append((first, step.outputs[0].logits, len(learner.classes)))
+        stored_logits.append((first, step.outputs[0].logits, len(learner.classes)))
         first += len(item[1])
-        for start, logits, known in told:
+        for start, logits, known in stored_logits:
             kept = slice(start, start + len(logits))
             stored = learner.store.fields["logits"][kept]
             assert torch.equal(stored[:, :known], logits[:, :known])
-            assert not bool(stored[:, known:].any())  # whatever spare rows said
+            assert not bool(stored[:, known:].any())  # spare rows are stored as 0
             assert learner.store.fields["known"][kept].tolist() == [known] * len(logits)
 
 
-def test_the_view_that_was_trained_is_the_one_whose_logits_are_stored():
+def test_the_stored_logits_are_those_of_the_trained_view():
     learner = learner_of(net=nn.Flatten(), augment="crop-grey")
     (item,) = as_images(batches([[0, 1, 2]]))
     step = learner.learn(*item)
@@ -217,7 +220,7 @@ def test_the_view_that_was_trained_is_the_one_whose_logits_are_stored():
     assert not torch.equal(plain.outputs[0].logits, step.outputs[0].logits)
 
 
-def test_a_model_that_stays_is_held_to_what_it_says_anyway():
+def test_a_model_that_does_not_move_has_no_error_on_stored_logits():
     still, moving = learner_of(lr=1e-30, unknown="mask"), learner_of(unknown="mask")
     for item in batches(TASKS):
         if item == BOUNDARY:
@@ -229,9 +232,9 @@ def test_a_model_that_stays_is_held_to_what_it_says_anyway():
     assert last.terms["logits"].item() > 1e-3
 
 
-def test_old_samples_hold_new_classes_down_unless_that_is_masked():
-    """Two classes, then two others: what the network gives the later ones on samples of the first
-    is pulled towards zero, and left alone under the mask."""
+def test_old_samples_hold_new_classes_down_unless_masked():
+    """Two classes come, then two others. On samples of the first two the logits of the later ones
+    are pulled to zero, and stay free under the mask."""
 
     def said_of_new(unknown: str) -> float:
         learner = learner_of(alpha=5.0, beta=0.0, lr=0.02, memory=40, unknown=unknown)
@@ -244,7 +247,7 @@ def test_old_samples_hold_new_classes_down_unless_that_is_masked():
     assert said_of_new("zero") < 0.5 * said_of_new("mask")
 
 
-def test_when_the_head_grows_stored_logits_become_wider_and_stay():
+def test_stored_logits_widen_with_the_head_and_keep_their_values():
     learner, items = learner_of(memory=100), list(batches(MANY))
     for item in items[:2]:
         learner.learn(*item)
@@ -259,7 +262,7 @@ def test_when_the_head_grows_stored_logits_become_wider_and_stay():
     assert learner.store.fields["known"][:21].tolist() == [8] * 8 + [15] * 7 + [18] * 3 + [20] * 3
 
 
-def test_the_two_draws_are_independent_and_each_without_repetition():
+def test_the_two_draws_are_independent_and_each_has_no_repetition():
     learner = learner_of(memory=40, replay=10)
     common = []
     for now in followed(learner, batches([[0, 1, 2, 1, 0]] * 200)):
@@ -270,7 +273,7 @@ def test_the_two_draws_are_independent_and_each_without_repetition():
     assert sum(common) / len(common) == pytest.approx(2.5, abs=0.4)  # 10 * 10 / 40
 
 
-def test_each_draw_goes_into_a_forward_of_its_own():
+def test_each_draw_has_its_own_forward():
     forwarded = []
 
     class Watched(nn.Module):
@@ -303,7 +306,7 @@ def test_without_logits_and_with_whole_labels_it_is_er_with_the_sum_of_means():
     assert float((dark - er).abs().max()) > 1e-3
 
 
-def test_without_both_it_is_finetuning():
+def test_with_alpha_and_beta_zero_it_is_finetuning():
     ours = parameters(learner_of(**ALL, alpha=0.0, beta=0.0), TASKS)
     finetuned = parameters(learner_of(Finetune, net="mlp", lr=0.1), TASKS)
     torch.testing.assert_close(ours, finetuned, atol=1e-6, rtol=0)
@@ -315,7 +318,7 @@ def test_without_memory_it_is_finetuning():
     torch.testing.assert_close(ours, finetuned, atol=1e-6, rtol=0)
 
 
-def test_the_three_batches_have_forwards_of_their_own():
+def test_the_three_batches_have_separate_forwards():
     learner, sizes = learner_of(), []
     learner.prepare((6,), torch.float32)
     on_every_forward(learner, lambda module, given, out: sizes.append(len(out)))
@@ -324,8 +327,8 @@ def test_the_three_batches_have_forwards_of_their_own():
     assert sizes == [3, 12, 12, 2, 12, 12]
 
 
-def test_batchnorm_sees_the_stream_apart():
-    """Nothing replayed counts, so the stream's own statistics make this fine-tuning."""
+def test_batchnorm_sees_the_stream_alone():
+    """No replayed sample has weight, so with the stream's own statistics this is fine-tuning."""
     labels = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1, 0, 2]]
     net = with_batchnorm()
     ours = parameters(learner_of(net=net, lr=0.1, alpha=0.0, beta=0.0), labels)
@@ -356,12 +359,12 @@ def test_the_cost_the_bytes_and_the_official_preset():
     assert (official.optimizer, official.alpha, official.beta) == ("sgd", 0.1, 0.5)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "alpha": 0.2, "beta": 1.0}
     assert defaults(DERPP, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(DERPP) == {
         "optimizer": "sgd",
         "lr": 0.03,

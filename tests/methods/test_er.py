@@ -1,9 +1,9 @@
-"""ER: its loss by hand, its limits, what it draws and what it keeps.
+"""ER: the loss by hand, the limits, the draws and the memory.
 
-The shape to follow for the tests of a method. Steps are followed on a linear classifier (features
-that are the inputs), so that every number can be worked out by plain loops; equalities between two
-learners hold on networks without BatchNorm and without augmentation, since padding at weight 0
-moves BatchNorm's statistics and a draw for augmentation moves the generators.
+This file is the pattern for the tests of a method. Steps run on a linear classifier whose features
+are the inputs, so plain loops can compute every number. Two learners are compared on networks
+without BatchNorm and without augmentation. Padding at weight 0 would move BatchNorm's statistics,
+and a draw for augmentation would move the generators.
 """
 
 import naive_linear as naive
@@ -21,7 +21,7 @@ TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3, 3], [4,
 
 
 def er(**settings: object) -> ER:
-    """An ER whose steps can be followed by hand: plain SGD on a linear classifier."""
+    """Makes an ER whose steps can be computed by hand: plain SGD on a linear classifier."""
     learner = small(ER, **settings)
     learner.prepare((naive.FEATURES,), torch.float32)
     return learner
@@ -37,9 +37,9 @@ def mean(values: list[float]) -> float:
 @pytest.mark.parametrize("name", naive.STREAMS)
 @pytest.mark.parametrize("forwards", ["joint", "separate"])
 @pytest.mark.parametrize("loss", ["sum", "mean"])
-def test_loss_and_update_are_those_of_plain_loops(name, forwards, loss):
-    """Cross-entropy over the classes seen so far, of the stream batch and of the samples drawn:
-    two means added, or one mean over all. SGD then moves every weight by lr times its gradient."""
+def test_loss_and_update_agree_with_plain_loops(name, forwards, loss):
+    """The loss is cross-entropy over the classes seen so far, of stream batch and draw: the sum of
+    two means, or one mean. SGD then moves every weight by lr times its gradient."""
     learner = er(forwards=forwards, loss=loss)
     drawn = naive.record_calls(learner.store, "draw")
     for step, before, stream, seen, *_ in naive.naive_steps(learner, name):
@@ -57,8 +57,8 @@ def test_loss_and_update_are_those_of_plain_loops(name, forwards, loss):
 
 
 def test_one_mean_weighs_stream_and_replay_by_their_numbers():
-    """One mean over 10 + 64 samples has the gradient (10 g_stream + 64 g_replay) / 74, the sum of
-    two means g_stream + g_replay."""
+    """One mean over 10 + 64 samples has the gradient (10 g_stream + 64 g_replay) / 74. The sum of
+    two means has g_stream + g_replay."""
     stream = ClassIncremental(load("synthetic", classes=6, train_per_class=30, shape=(12,)), 3)
     first = [stream.batch(index) for index in range(9)]
     state = learned(ER(memory=100, augment="none", seed=1), first).state_dict()
@@ -66,7 +66,7 @@ def test_one_mean_weighs_stream_and_replay_by_their_numbers():
     def gradients(learner, state) -> Tensor:
         learner.load_state_dict(state)
         learner.learn(*stream.batch(9))
-        return torch.cat([one.grad.flatten() for one in learner.model.parameters()])
+        return torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()])
 
     shared = {"augment": "none", "seed": 1}
     two_means = gradients(ER(memory=100, loss="sum", **shared), state)
@@ -119,12 +119,14 @@ def test_without_memory_it_is_finetuning(loss, optimizer):
     torch.testing.assert_close(joint, plain, atol=1e-5, rtol=0)
 
 
-def test_with_memory_it_is_not():
+def test_with_memory_it_is_not_finetuning():
     assert not torch.allclose(parameters(er(), TASKS), parameters(small(Finetune), TASKS))
 
 
 def test_joint_and_separate_forwards_agree_without_batchnorm():
-    joint, separate = (parameters(er(forwards=one), TASKS) for one in ("joint", "separate"))
+    joint, separate = (
+        parameters(er(forwards=forwards), TASKS) for forwards in ("joint", "separate")
+    )
     torch.testing.assert_close(joint, separate, atol=1e-5, rtol=0)
 
 
@@ -141,8 +143,9 @@ def test_batchnorm_would_see_stream_and_replay_together_or_each_alone(forwards, 
 
 @pytest.mark.parametrize("forwards", ["joint", "separate"])
 @pytest.mark.parametrize("loss", ["sum", "mean"])
-def test_places_that_the_memory_cannot_fill_have_no_influence(loss, forwards):
-    """Three samples are stored: drawing 3 and drawing 12, of which 9 are padding, are the same."""
+def test_padding_of_a_short_draw_has_no_influence(loss, forwards):
+    """Three samples are stored. A draw of 3 and a draw of 12 with 9 padded samples have the same
+    effect."""
     stream = [[0, 1, 2], [3, 0, 3, 1]]
     exact = parameters(er(replay=3, loss=loss, forwards=forwards), stream)
     padded = parameters(er(replay=12, loss=loss, forwards=forwards), stream)
@@ -156,11 +159,11 @@ def test_before_anything_is_stored_the_loss_is_that_of_the_stream():
         torch.testing.assert_close(step.loss, small(Finetune).learn(x, y).loss)
 
 
-# ---- what is drawn and what is kept
+# ---- draws and the memory
 
 
 def numbers(start: int, count: int) -> Tensor:
-    """Samples that are known by their number, their first feature."""
+    """Returns samples whose first feature is their number."""
     x = torch.zeros(count, naive.FEATURES)
     x[:, 0] = torch.arange(start, start + count)
     return x
@@ -202,8 +205,8 @@ def test_every_sample_is_kept_with_its_label_while_there_is_room():
 
 
 def test_the_memory_is_a_reservoir_over_the_whole_stream():
-    """However long ago a sample came, it is kept with the probability memory / seen: of 4 batches
-    each has a quarter of the places."""
+    """Every sample is stored with probability memory / seen. Each of 4 batches therefore has a
+    quarter of the slots."""
     of_batch, learners = [0] * 4, 100
     for seed in range(learners):
         learner = er(memory=10, lr=1e-6, seed=seed)
@@ -219,7 +222,7 @@ def test_the_memory_is_a_reservoir_over_the_whole_stream():
 # ---- settings
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "forwards": "joint", "loss": "sum"}
     assert defaults(ER, expected) == expected
 

@@ -1,4 +1,4 @@
-"""ER-ACE against its equation, and against ER where the two are the same."""
+"""ER-ACE against its equation, and against ER where both are equal."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_terms_and_loss_agree_with_plain_loops(name, settings):
         assert step.loss.item() == pytest.approx(sum(expected.values()), rel=1e-5, abs=1e-6)
 
 
-def test_mirror_images_are_samples_like_any_other():
+def test_mirror_images_count_as_samples():
     learner = er_ace(net=nn.Flatten(), mirror=True)
     for x, y in batches([[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]):
         images = (40 * (x.clamp(-3, 3) + 3)).to(torch.uint8).view(-1, 1, 2, 3)
@@ -73,7 +73,7 @@ def test_mirror_images_are_samples_like_any_other():
         assert step.loss.item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_stream_samples_leave_the_rows_of_absent_classes_alone():
+def test_stream_samples_do_not_move_the_rows_of_absent_classes():
     learner = er_ace()
     for item in batches(TASKS):
         if item == BOUNDARY:
@@ -81,7 +81,7 @@ def test_stream_samples_leave_the_rows_of_absent_classes_alone():
             continue
         with kept_logits() as kept:
             learner.learn(*item)
-        stream, _ = kept  # two forwards: the reference has them separate
+        stream, _ = kept  # separate forward passes, as in the reference
         present = {learner.class_index.row_of[label] for label in item[1].tolist()}
         touched = set(stream.grad.abs().sum(dim=0).nonzero().flatten().tolist())
         assert touched == (present if len(present) > 1 else set())
@@ -96,13 +96,13 @@ def test_with_every_class_in_every_batch_it_is_er_with_the_sum_of_two_means():
     torch.testing.assert_close(ours, er, atol=1e-6, rtol=0)
 
 
-def test_without_some_class_in_the_batch_it_is_not_er():
+def test_with_a_class_missing_in_the_batch_it_is_not_er():
     ours = parameters(er_ace(net="mlp", lr=0.1), TASKS)
     er = parameters(er_ace(ER, net="mlp", lr=0.1, forwards="separate"), TASKS)
     assert float((ours - er).abs().max()) > 1e-3
 
 
-def test_batchnorm_sees_stream_and_replay_apart():
+def test_batchnorm_sees_stream_and_replay_separately():
     settings = {"net": with_batchnorm(), "lr": 0.1}
     ours = parameters(er_ace(**settings), EVERY_CLASS)
     separate = parameters(er_ace(ER, **settings, forwards="separate"), EVERY_CLASS)
@@ -111,7 +111,7 @@ def test_batchnorm_sees_stream_and_replay_apart():
     assert float((ours - joint).abs().max()) > 1e-3
 
 
-def test_a_batch_of_one_class_teaches_nothing_but_by_replay():
+def test_a_batch_of_one_class_trains_only_by_replay():
     learner = er_ace(memory=0)
     first, *others = batches([[0, 1], [1, 1, 1], [0]])
     learner.learn(*first)
@@ -144,7 +144,7 @@ def test_classes_not_yet_seen_take_no_part():
             assert torch.equal(plain.learn(*item).loss, loud.learn(*item).loss)
 
 
-def test_the_cosine_classifier_has_scale_ten_and_knows_no_length():
+def test_the_cosine_classifier_has_scale_ten_and_ignores_lengths():
     small, large = (er_ace(net=Magnify(factor), classifier="cosine") for factor in (1, 7))
     for item in batches(TASKS):
         if item == BOUNDARY:
@@ -179,10 +179,10 @@ def test_the_cost_is_that_of_er_and_the_official_preset_is_cosine():
     assert (official.classifier, official.optimizer, official.lr) == ("cosine", "sgd", 0.1)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "classifier": "linear"}
     assert defaults(ERACE, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(ERACE) == {**PLAIN_SGD, "classifier": "cosine"}

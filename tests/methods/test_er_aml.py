@@ -1,4 +1,6 @@
-"""ER-AML: its contrastive loss by hand and by plain loops, who meets whom, and whole steps."""
+"""ER-AML: the contrastive loss by hand and by plain loops, the draw of partners, and whole
+steps.
+"""
 
 import math
 from collections import Counter
@@ -56,7 +58,7 @@ def some_samples(count: int, seed: int, weight: list[float] | None = None) -> Sa
 
 
 def naive(anchors: Samples, items: Samples, temperature: float) -> float:
-    """The contrastive loss by plain loops over anchors and items."""
+    """Computes the contrastive loss by plain loops over anchors and items."""
     losses = []
     kept = [j for j in range(len(items.y)) if items.weight[j] > 0]
     for i in range(len(anchors.y)):
@@ -74,7 +76,7 @@ def naive(anchors: Samples, items: Samples, temperature: float) -> float:
 
 @pytest.mark.parametrize("temperature", [0.07, 0.2, 1.0])
 @pytest.mark.parametrize("n", [1, 2, 7])
-def test_where_all_embeddings_are_equal_the_loss_is_the_logarithm_of_two_n(n, temperature):
+def test_with_equal_embeddings_the_loss_is_the_logarithm_of_two_n(n, temperature):
     same = unit([[3.0, 4.0]])
     labels = [label % 2 for label in range(n)]
     anchors = samples(same.expand(n, 2), labels)
@@ -100,7 +102,7 @@ def test_the_loss_agrees_with_plain_loops(seed, temperature):
     assert got == pytest.approx(naive(anchors, items, temperature))
 
 
-def test_what_has_no_weight_is_as_if_it_were_not_there():
+def test_samples_of_weight_zero_have_no_influence():
     anchors = some_samples(6, 0, weight=[1, 0, 1, 1, 0, 1])
     items = some_samples(9, 1, weight=[1, 1, 0, 1, 0, 1, 1, 1, 1])
     without = [Samples(*(part[batch.weight > 0] for part in batch)) for batch in (anchors, items)]
@@ -109,7 +111,7 @@ def test_what_has_no_weight_is_as_if_it_were_not_there():
     )
 
 
-def test_the_gradient_agrees_with_finite_differences_and_skips_what_has_no_weight():
+def test_the_gradient_agrees_with_finite_differences_and_skips_weight_zero():
     anchors = some_samples(4, 0, weight=[1, 0, 1, 1])
     items = some_samples(6, 1, weight=[1, 1, 0, 1, 1, 1])
 
@@ -123,7 +125,7 @@ def test_the_gradient_agrees_with_finite_differences_and_skips_what_has_no_weigh
     assert of_items.any(dim=1).tolist() == [True, True, False, True, True, True]
 
 
-def test_where_every_anchor_is_dropped_loss_and_gradient_are_zero():
+def test_without_anchors_loss_and_gradient_are_zero():
     anchors, items = some_samples(3, 0, weight=[0] * 3), some_samples(6, 1, weight=[0] * 6)
     z = anchors.x.clone().requires_grad_()
     loss = partner_contrast(anchors._replace(x=z), items, 0.2)
@@ -132,7 +134,7 @@ def test_where_every_anchor_is_dropped_loss_and_gradient_are_zero():
     assert z.grad.tolist() == torch.zeros_like(z).tolist()
 
 
-# ---- who is compared with whom
+# ---- partners
 
 BATCH = [0, 1, 0, 2]
 MEMORY = [0, 5, 1, 5, 2, 0, 7, 1, 2, 0]
@@ -147,7 +149,7 @@ def chosen(batch: list[int], memory: list[int], held: list[bool], seed: int = 0)
 
 
 def allowed(batch: list[int], memory: list[int], held: list[bool]):
-    """For each sample its possible positives and negatives, by plain loops."""
+    """Returns each sample's possible positives and negatives, by plain loops."""
     there = [True] * len(batch) + held
     pool = list(enumerate(batch + memory))
     return [
@@ -159,7 +161,7 @@ def allowed(batch: list[int], memory: list[int], held: list[bool]):
     ]
 
 
-def test_partners_are_drawn_evenly_from_all_that_are_allowed():
+def test_partners_are_drawn_uniformly_from_the_allowed_ones():
     counts = [(Counter(), Counter()) for _ in BATCH]
     for seed in range(1500):
         (positives, negatives), both = chosen(BATCH, MEMORY, HELD, seed)
@@ -190,7 +192,7 @@ def test_old_classes_are_never_negatives():
         ([0, 1], [], [False, False]),
     ],
 )
-def test_whoever_lacks_a_partner_is_marked_and_gets_itself(batch, memory, both):
+def test_a_sample_without_a_partner_is_marked_and_gets_itself(batch, memory, both):
     (positives, negatives), found = chosen(batch, memory, [True] * len(memory))
     assert found == both
     possible = allowed(batch, memory, [True] * len(memory))
@@ -208,7 +210,7 @@ def learner_of(kind: type = ERAML, **settings: object):
 
 @dataclass
 class Followed:
-    """A step, its partners, and the features of its three forwards."""
+    """A step, its partners, and the features of its three forward passes."""
 
     step: object
     partners: Samples
@@ -262,7 +264,7 @@ def test_terms_and_loss_agree_with_plain_loops(name, settings):
         check_terms(learner, now, copies=1)
 
 
-def test_mirror_images_are_samples_like_any_other():
+def test_mirror_images_count_as_samples():
     learner = learner_of(net=nn.Flatten(), mirror=True)
     for now in followed(learner, as_images(batches(TASKS))):
         assert [len(part) for part in now.features] == [2 * len(now.y), 4 * len(now.y), 24]
@@ -305,7 +307,7 @@ def test_partners_are_real_samples_of_the_right_classes(name):
 
 
 def cosine(kind: type) -> type:
-    """Another method on the cosine head."""
+    """Makes another method with the cosine head."""
 
     @dataclass(kw_only=True, eq=False)
     class OnCosine(kind):
@@ -324,7 +326,7 @@ def test_in_the_first_task_it_is_er_on_the_cosine_head():
     torch.testing.assert_close(ours, er, atol=1e-5, rtol=0)
 
 
-def test_after_the_first_task_it_is_not():
+def test_after_the_first_task_it_is_not_er():
     ours = parameters(learner_of(**ALL), TASKS)
     er = parameters(learner_of(cosine(ER), **ALL), TASKS)
     assert float((ours - er).abs().max()) > 1e-3
@@ -349,7 +351,7 @@ def test_a_batch_of_one_class_has_no_stream_term_after_the_first_task():
     assert all(bool(p.isfinite().all()) for p in learner.model.parameters())
 
 
-def test_after_the_first_task_the_stream_moves_the_head_no_more():
+def test_after_the_first_task_the_stream_does_not_move_the_head():
     learner, kept = learner_of(), []
 
     def keep(module: nn.Module, inputs: object, logits: Tensor) -> None:
@@ -396,10 +398,10 @@ def test_the_cost_and_the_official_preset():
     assert (official.classifier, official.optimizer, official.temperature) == ("cosine", "sgd", 0.2)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "temperature": 0.2, "classifier": "cosine"}
     assert defaults(ERAML, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(ERAML) == {**PLAIN_SGD, "classifier": "cosine", "temperature": 0.2}

@@ -1,5 +1,6 @@
-"""Fine-tuning, the lower bound: cross-entropy on each batch and nothing else; and joint training,
-the same on one task of all classes."""
+"""Fine-tuning, the lower bound: cross-entropy on each batch and nothing else. Joint training is the
+same on one task of all classes.
+"""
 
 import naive_linear as naive
 import pytest
@@ -14,7 +15,7 @@ from onepass.learning import registry
 
 
 @pytest.mark.parametrize("name", naive.STREAMS)
-def test_loss_and_update_are_those_of_plain_loops(name):
+def test_loss_and_update_agree_with_plain_loops(name):
     learner = small(Finetune)
     learner.prepare((naive.FEATURES,), torch.float32)
     for step, before, stream, seen, *_ in naive.naive_steps(learner, name):
@@ -32,7 +33,7 @@ def test_boundaries_change_nothing():
     assert torch.equal(parameters(small(Finetune), tasks), parameters(small(Finetune), without))
 
 
-def test_joint_training_is_fine_tuning_meant_for_one_task_of_all_classes():
+def test_joint_training_is_finetuning_on_one_task_of_all_classes():
     stream = [[0, 3, 1, 2], [2, 0, 3, 1], [1, 1]]
     assert torch.equal(parameters(small(Joint), stream), parameters(small(Finetune), stream))
     assert [registry.get(kind.key).one_task for kind in (Finetune, Joint)] == [False, True]
@@ -45,5 +46,5 @@ def test_a_step_costs_the_batch_and_nothing_is_kept():
 
 
 @pytest.mark.parametrize("kind", [Finetune, Joint])
-def test_the_defaults_are_the_comparable_setting(kind):
+def test_the_defaults_are_the_common_setting(kind):
     assert defaults(kind, COMPARABLE) == COMPARABLE

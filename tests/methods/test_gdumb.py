@@ -1,4 +1,4 @@
-"""GDumb: what the stream does not do, and the fit against plain loops."""
+"""GDumb: no training on the stream, and the fit against plain loops."""
 
 import copy
 import math
@@ -19,7 +19,8 @@ from onepass.nets import Head
 
 
 class Flat(nn.Module):
-    """Features that are the inputs; what a training forward was given is counted by the class."""
+    """A net whose features are the inputs. The class counts the inputs of training forward
+    passes."""
 
     trained = 0
 
@@ -102,7 +103,7 @@ def test_the_learning_rate_is_torchs_cosine_with_restarts_after_a_first_tenth():
 
 
 def by_loops(pictures: Tensor, partner: list[int], lots: list[float], p: float) -> tuple:
-    """The box, pixel by pixel."""
+    """Returns the box, pixel by pixel."""
     count, _, height, width = pictures.shape
     whether, share, down, right = lots
     mixed, changed = pictures.clone(), 0
@@ -124,7 +125,7 @@ def by_loops(pictures: Tensor, partner: list[int], lots: list[float], p: float) 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_box_of_each_image_comes_from_its_partner(seed):
+def test_one_box_of_each_image_comes_from_its_partner(seed):
     pictures = torch.rand(5, 2, 6, 9, generator=torch.Generator().manual_seed(seed))
     source, twin = (torch.Generator().manual_seed(100 + seed) for _ in range(2))
     mixed, partner, own = cutmix(pictures, 0.7, source)
@@ -198,7 +199,7 @@ def test_colour_images_are_mixed(monkeypatch):
 @pytest.mark.parametrize(
     ("net", "share"), [(Flat(), 0.2), (nn.BatchNorm1d(5), 1), (nn.LayerNorm(5), 1)]
 )
-def test_a_network_that_does_not_normalise_has_a_fifth_of_the_rate(monkeypatch, net, share):
+def test_a_network_without_normalisation_has_a_fifth_of_the_rate(monkeypatch, net, share):
     x, y = vectors(20)
     highest = []
     monkeypatch.setattr(
@@ -209,7 +210,7 @@ def test_a_network_that_does_not_normalise_has_a_fifth_of_the_rate(monkeypatch, 
 
 
 def by_plain_loops(learner: GDumb, epochs: int, batch: int) -> tuple[Tensor, Tensor, list[float]]:
-    """The fit of a linear head on vectors with short last batches and torch's plain SGD: weight,
+    """Fits a linear head to vectors with short last batches and torch's plain SGD. Returns weight,
     bias and the norms of the gradients."""
     held = int(learner.store.size)
     x, y = learner.store.x[:held], learner.store.y[:held]
@@ -226,7 +227,9 @@ def by_plain_loops(learner: GDumb, epochs: int, batch: int) -> tuple[Tensor, Ten
             chosen = order[begin : begin + batch]
             optimizer.zero_grad()
             F.cross_entropy(head(x[chosen]), y[chosen]).backward()
-            norm = math.sqrt(sum(float((one.grad**2).sum()) for one in head.parameters()))
+            norm = math.sqrt(
+                sum(float((parameter.grad**2).sum()) for parameter in head.parameters())
+            )
             norms.append(norm)
             for parameter in head.parameters():
                 parameter.grad *= min(1, 10 / (norm + 1e-6))
@@ -236,7 +239,7 @@ def by_plain_loops(learner: GDumb, epochs: int, batch: int) -> tuple[Tensor, Ten
 
 @pytest.mark.parametrize(("memory", "batch"), [(20, 16), (20, 7), (20, 5), (3, 16)])
 @pytest.mark.parametrize("scale", [1, 30], ids=["small gradients", "large gradients"])
-def test_the_fit_is_that_of_plain_loops(memory, batch, scale):
+def test_the_fit_agrees_with_plain_loops(memory, batch, scale):
     x, y = vectors(60)
     learner = taught(scale * x, y, memory=memory, fit_batch=batch, weight_decay=1e-2, epochs=6)
     scores = learner.scores(x)
@@ -245,7 +248,7 @@ def test_the_fit_is_that_of_plain_loops(memory, batch, scale):
     torch.testing.assert_close(scores, x @ weight.T + bias, rtol=1e-4, atol=1e-4)
 
 
-def test_every_sample_comes_once_in_a_pass_and_what_fills_the_last_batch_has_weight_0(monkeypatch):
+def test_every_sample_comes_once_in_a_pass_and_padding_of_the_last_batch_has_weight_0(monkeypatch):
     taken = []
     monkeypatch.setattr(Fit, "step", lambda self, slots, weight: taken.append((slots, weight)))
     x, y = vectors(60)
@@ -257,7 +260,7 @@ def test_every_sample_comes_once_in_a_pass_and_what_fills_the_last_batch_has_wei
         torch.cat([slots[weight > 0] for slots, weight in taken[begin : begin + 3]]).tolist()
         for begin in range(0, 15, 3)
     ]
-    assert all(sorted(one) == list(range(held)) for one in passes)
+    assert all(sorted(order) == list(range(held)) for order in passes)
     assert len(set(map(tuple, passes))) == 5
     for begin in range(0, 15, 3):
         often = torch.cat([slots for slots, _ in taken[begin : begin + 3]]).bincount()
@@ -275,7 +278,7 @@ def test_a_memory_smaller_than_a_batch_is_repeated_evenly(monkeypatch):
 
 
 @pytest.mark.parametrize("mirror", [False, True])
-def test_its_images_are_counted_once_for_each_state_that_is_scored(mirror):
+def test_images_of_the_fit_are_counted_once_for_each_scored_state(mirror):
     x, y = images(30)
     learner = taught(x, y, memory=21, fit_batch=8, epochs=3, mirror=mirror)
     for repeats in (1, 2):
@@ -287,12 +290,12 @@ def test_its_images_are_counted_once_for_each_state_that_is_scored(mirror):
         learner.learn(x[:1], y[:1])
 
 
-def test_the_same_memory_gives_the_same_network_whatever_came_besides():
+def test_the_same_memory_gives_the_same_network_on_any_stream():
     x, y = vectors(90)
     first = taught(x[:60], y[:60], memory=20)
     second = taught(x[:60], y[:60], memory=20)
     again = first.scores(x)
-    for begin in range(60, 90, 10):  # a full class lets nothing in
+    for begin in range(60, 90, 10):  # a full class takes no more samples
         second.learn(x[begin : begin + 10], [0] * 10)
     assert torch.equal(first.store.x[:20], second.store.x[:20])
     assert torch.equal(second.scores(x), again)
@@ -306,7 +309,7 @@ def test_other_labels_in_the_memory_and_another_seed_give_another_network():
     assert not torch.allclose(plain.scores(x), taught(x, y, seed=1).scores(x))
 
 
-def test_fitting_moves_no_generator_and_nothing_of_the_state():
+def test_fitting_changes_no_generator_and_no_state():
     x, y = images(30)
     learner = taught(x, y)
     state, world = learner.state_sha256(), torch.get_rng_state()
@@ -323,7 +326,7 @@ def test_an_opened_learner_fits_the_same_network(tmp_path):
     assert torch.equal(opened.scores(x), learner.scores(x))
 
 
-def test_scores_can_be_asked_for_where_gradients_are_off():
+def test_scores_work_where_gradients_are_off():
     x, y = vectors(60)
     with torch.no_grad():
         off = taught(x, y).scores(x)
@@ -339,7 +342,7 @@ def test_the_memory_is_learned_with_any_optimizer(optimizer):
     assert right.float().mean() > 0.9
 
 
-def test_the_user_s_net_is_where_it_was():
+def test_the_users_net_stays_unchanged():
     x, y = vectors(60)
     net = nn.Linear(5, 4)
     before = net.weight.detach().clone()
@@ -350,13 +353,13 @@ def test_the_user_s_net_is_where_it_was():
 
 
 def test_a_step_of_the_fit_stays_on_the_device():
-    """No value is read on the host and no shape depends on data, as capture asks for."""
+    """A captured step must not read a value on the host, and no shape may depend on data."""
     x, y = images(30)
     fit = Fit(taught(x, y, net="resnet18", mirror=True))
     sources = [*fit.trainer.rngs.values(), *fit.learner.trainer.rngs.values()]
     mode = FakeTensorMode()
     with FakeCopyMode(mode):
-        fake = copy.deepcopy(fit, {id(one): one.clone_state() for one in sources})
+        fake = copy.deepcopy(fit, {id(source): source.clone_state() for source in sources})
     fake.trainer.optimizer.step = lambda: None
     with mode:
         slots = mode.from_tensor(torch.arange(16))
@@ -374,13 +377,13 @@ def test_one_sample_is_enough_also_for_a_net_with_statistics():
     assert torch.isfinite(learner.scores(x)).all()
 
 
-def test_with_fewer_places_than_classes_every_class_still_has_a_score():
+def test_with_fewer_slots_than_classes_every_class_still_has_a_score():
     x, y = vectors(30)
     learner = taught(x, y, memory=2)
     assert learner.scores(x).shape == (30, 3)
 
 
-def test_after_the_first_batch_its_classes_are_told_apart():
+def test_after_the_first_batch_its_classes_are_distinguished():
     x, y = vectors(10, classes=2)
     learner = taught(x, y, epochs=64)
     assert (learner.predict(x) == y).float().mean() > 0.9
@@ -399,12 +402,12 @@ def test_after_the_first_batch_its_classes_are_told_apart():
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_are_refused(settings, wanted):
+def test_invalid_settings_are_refused(settings, wanted):
     with pytest.raises(InputError, match=wanted):
         gdumb(**settings)
 
 
-def test_it_is_scored_at_the_end_only():
+def test_it_is_scored_only_at_the_end():
     stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     (last,) = onepass.evaluate(GDumb(memory=60, epochs=16, seed=0), stream)
     assert last.task == 4 and last.accuracy > 60
@@ -413,16 +416,16 @@ def test_it_is_scored_at_the_end_only():
 FITTING = {"optimizer": "sgd", "lr": 0.05, "weight_decay": 1e-6, "epochs": 256, "fit_batch": 16}
 
 
-def test_the_defaults_fit_as_the_paper_does_with_the_augmentation_of_all():
+def test_the_defaults_are_the_papers_with_the_common_augmentation():
     expected = {**FITTING, "augment": "crop-grey"}
     assert defaults(GDumb, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(GDumb) == {**FITTING, "cutmix": 0.5, "mirror": True}
 
 
-def test_of_a_memory_that_was_forgotten_nothing_is_trained():
+def test_an_emptied_memory_trains_nothing():
     few, many = (GDumb(memory=10, epochs=epochs, device="cpu") for epochs in (1, 8))
     for learner in (few, many):
         learner.learn([[0.5, 1.0], [2.0, 0.0]], [0, 1])

@@ -1,4 +1,4 @@
-"""GSA as released: what the published script computes, step by step."""
+"""GSA as released: the computation of the published script, step by step."""
 
 import math
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from onepass.methods.gsa_released import released_weight
 
 
 class Recorder(nn.Module):
-    """Features that are the inputs; those of the last step can be looked at, and whether a gradient
-    was asked for."""
+    """A net whose features are the inputs. It records the inputs of the last step and whether they
+    need a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Recorder(nn.Module):
 
 
 class MirrorBlind(nn.Module):
-    """Features that do not change when an image is mirrored."""
+    """A net whose features do not change when an image is mirrored."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([x.mean(dim=3), x.square().mean(dim=3)], dim=2).flatten(1)
@@ -66,7 +66,7 @@ def images(labels: list[int], source: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def stream(make=corners, tasks: int = 3, batches: int = 8, size: int = 10) -> Iterator:
-    """Two classes a task, evenly mixed; every batch of a task shows both."""
+    """Returns batches of two classes a task, evenly mixed; every batch has both."""
     source = torch.Generator().manual_seed(1)
     for task in range(tasks):
         if task:
@@ -89,7 +89,7 @@ def test_the_weight_has_the_scripts_values():
     assert w.tolist() == pytest.approx([0.538, 0.755, 1, 1.462, 1.964], abs=5e-4)
 
 
-def test_the_weight_grows_with_the_ratio_and_so_against_the_papers():
+def test_the_weight_grows_with_the_ratio_unlike_the_papers():
     ratio = torch.linspace(0, 20, 101, dtype=torch.float64)
     w = released_weight(torch.ones(101, dtype=torch.float64), -ratio)
     assert bool((w.diff() > 0).all())
@@ -155,7 +155,7 @@ def test_the_first_five_batches_of_every_task_have_weights_of_one(repeats, monke
         used.clear()
         learner.learn(*item)
         done += 1
-        ones = torch.stack(used)[:, learner.seen] == 1  # in each step on the batch
+        ones = torch.stack(used)[:, learner.seen] == 1  # one row for each step on the batch
         assert len(ones) == repeats
         assert bool(ones.all()) if done <= 5 else not bool(ones.any())
 
@@ -212,8 +212,8 @@ def test_the_stream_and_up_to_22_current_samples_make_the_new_batch():
     assert sizes == [10, 20, 30, 32, 32, 32, 32, 32]
 
 
-def test_what_a_batch_lacks_repeats_its_samples_evenly_at_weight_0():
-    """BatchNorm sees the padding, so it must look like the samples that count."""
+def test_a_short_batch_repeats_its_samples_evenly_at_weight_0():
+    """BatchNorm sees the padding, so it must look like the samples with weight."""
     learner = released(net=Recorder(), current=9, mix=14)
     for number, (x, y) in enumerate(stream(tasks=1, batches=3, size=4)):
         if not number:
@@ -289,7 +289,7 @@ def test_the_new_batch_is_augmented_twice_and_the_mix_once(monkeypatch):
 
 
 @pytest.mark.parametrize("memory", [0, 40])
-def test_huge_logits_leave_everything_finite(memory):
+def test_huge_logits_keep_everything_finite(memory):
     learner = released(memory=memory, lr=1e-9, warm_up=1, head="trained")
     for item in stream(batches=3):
         if item == BOUNDARY:
@@ -309,7 +309,7 @@ def heads(learner: onepass.Learner) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
-def test_a_frozen_head_learns_in_the_first_task_and_never_again(optimizer):
+def test_a_frozen_head_trains_only_in_the_first_task(optimizer):
     items = list(stream(tasks=3))
     learner = released(head="frozen", optimizer=optimizer, weight_decay=1e-2)
     learner.learn(*items[0])
@@ -356,21 +356,24 @@ def test_a_frozen_head_still_trains_the_network_under_it():
 
 
 def test_mirroring_changes_nothing_for_a_network_blind_to_it():
-    one, two = released(net=MirrorBlind(), mirror=False), released(net=MirrorBlind(), mirror=True)
+    unmirrored, mirrored = (
+        released(net=MirrorBlind(), mirror=False),
+        released(net=MirrorBlind(), mirror=True),
+    )
     for item in stream(images):
         if item == BOUNDARY:
-            one.new_task()
-            two.new_task()
+            unmirrored.new_task()
+            mirrored.new_task()
             continue
-        single, double = one.learn(*item), two.learn(*item)
+        single, double = unmirrored.learn(*item), mirrored.learn(*item)
         assert len(double.outputs[1].y) == 2 * len(single.outputs[1].y)
         torch.testing.assert_close(single.loss, double.loss, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(2 * one.balance.positive, two.balance.positive)
-    for before, after in zip(heads(one), heads(two), strict=True):
+    torch.testing.assert_close(2 * unmirrored.balance.positive, mirrored.balance.positive)
+    for before, after in zip(heads(unmirrored), heads(mirrored), strict=True):
         torch.testing.assert_close(before, after, rtol=1e-4, atol=1e-5)
 
 
-def test_mirroring_matters_to_a_network_that_sees_it():
+def test_mirroring_changes_a_network_that_sees_it():
     items = list(stream(images, tasks=1))
     losses = [
         learned(released(net=nn.Flatten(), mirror=mirror), items[:-1]).learn(*items[-1]).loss
@@ -379,18 +382,19 @@ def test_mirroring_matters_to_a_network_that_sees_it():
     assert not torch.allclose(*losses)
 
 
-# ---- the forwards whose results the script discards
+# ---- the forward passes with unused outputs
 
 
 def test_six_forwards_in_the_scripts_order_and_two_of_them_are_used():
-    """X^new; of X^mix the new part raw, all raw, its views, these again; the stream raw."""
+    """The order: X^new; the new samples of X^mix raw, all of X^mix raw, its views, these again; the
+    stream raw."""
     learner = learned(released(net=Recorder()), list(stream(images, tasks=2))[:-1])
     *_, (x, y) = stream(images, tasks=2)
     step = learner.model.body.of_step(learner, x, y)
     body, mixed = learner.model.body, step.outputs[1]
     _, new_part, raw, views, again, of_stream = body.seen
     assert body.trained == [True, False, False, True, False, False]
-    assert [len(one) for one in body.seen] == [2 * 15, 15, 12, 2 * 12, 2 * 12, 10]
+    assert [len(inputs) for inputs in body.seen] == [2 * 15, 15, 12, 2 * 12, 2 * 12, 10]
     assert torch.equal(of_stream, x.float() / 255)
     assert torch.equal(views, torch.cat([raw, raw.flip(3)])) and torch.equal(views, again)
     is_new = learner.new[mixed.y[:12]]
@@ -399,8 +403,8 @@ def test_six_forwards_in_the_scripts_order_and_two_of_them_are_used():
     assert int(times.max() - times.min()) <= 1
 
 
-def test_they_move_batchnorms_statistics_and_nothing_else():
-    """One step from the same state with and without: the same parameters, other statistics, which
+def test_the_extra_forwards_move_only_batchnorms_statistics():
+    """One step from the same state with and without them gives the same parameters. The statistics
     are those of six batches in turn."""
 
     def one_step(extra: bool) -> nn.Module:
@@ -411,8 +415,8 @@ def test_they_move_batchnorms_statistics_and_nothing_else():
         return learner.model
 
     plain, extra = one_step(False), one_step(True)
-    for (name, one), other in zip(plain.named_parameters(), extra.parameters(), strict=True):
-        assert torch.equal(one, other), name
+    for (name, value), other in zip(plain.named_parameters(), extra.parameters(), strict=True):
+        assert torch.equal(value, other), name
     for model, count in ((plain, 2), (extra, 6)):
         recorder, norm = model.body
         assert len(recorder.seen) == count
@@ -423,7 +427,7 @@ def test_they_move_batchnorms_statistics_and_nothing_else():
 
 
 @pytest.mark.parametrize("extra", [False, True])
-def test_a_step_costs_what_passes_says(extra):
+def test_the_cost_of_a_step_agrees_with_the_forward_counter(extra):
     learner = released(net=Recorder(), extra_forwards=extra)
     first, second = stream(images, tasks=1, batches=2)
     learner.learn(*first)

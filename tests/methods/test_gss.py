@@ -23,7 +23,7 @@ def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 class Small(nn.Module):
-    """A net with BatchNorm, whose statistics scoring must not move."""
+    """A net with BatchNorm, whose running statistics scoring must not move."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,9 @@ def taught(count: int, **settings: object) -> GSS:
 
 def vectors(given: dict[str, Tensor]) -> list[Tensor]:
     rows = range(len(next(iter(given.values()))))
-    return [torch.cat([one[row].flatten() for one in given.values()]).double() for row in rows]
+    return [
+        torch.cat([gradient[row].flatten() for gradient in given.values()]).double() for row in rows
+    ]
 
 
 def random_gradients(count: int, seed: int) -> dict[str, Tensor]:
@@ -78,14 +80,14 @@ def random_gradients(count: int, seed: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("pieces", [3, module.PIECES])  # longer than one number each, and not
-def test_cosines_are_those_of_the_whole_vectors_and_the_last_row_is_the_mean(pieces, monkeypatch):
+def test_cosines_agree_with_whole_vectors_and_the_last_row_is_the_mean(pieces, monkeypatch):
     monkeypatch.setattr(module, "PIECES", pieces)
     singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
     rows = vectors(singles)
     rows.append(torch.stack(rows).mean(dim=0))
     expected = [
-        [float(torch.dot(one, other) / (one.norm() * other.norm())) for other in vectors(subsets)]
-        for one in rows
+        [float(torch.dot(row, other) / (row.norm() * other.norm())) for other in vectors(subsets)]
+        for row in rows
     ]
     assert torch.allclose(cosines(singles, subsets), torch.tensor(expected), atol=1e-6)
 
@@ -95,18 +97,18 @@ def test_cosines_are_those_of_the_whole_vectors_and_the_last_row_is_the_mean(pie
 def test_cosines_do_not_depend_on_the_scale_of_the_loss(of_singles, of_subsets):
     singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
     scaled = [
-        {name: scale * one for name, one in given.items()}
+        {name: scale * gradient for name, gradient in given.items()}
         for scale, given in ((of_singles, singles), (of_subsets, subsets))
     ]
     assert torch.allclose(cosines(*scaled), cosines(singles, subsets), atol=1e-6)
 
 
-def test_a_sample_that_hardly_pulls_hardly_moves_the_mean():
+def test_a_sample_with_a_tiny_gradient_hardly_moves_the_mean():
     singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
-    one_is_tiny = {name: one.clone() for name, one in singles.items()}
-    for one in one_is_tiny.values():
-        one[2] *= 1e-25
-    rest = {name: one[[0, 1, 3]] for name, one in singles.items()}
+    one_is_tiny = {name: gradient.clone() for name, gradient in singles.items()}
+    for gradient in one_is_tiny.values():
+        gradient[2] *= 1e-25
+    rest = {name: gradient[[0, 1, 3]] for name, gradient in singles.items()}
     found = cosines(one_is_tiny, subsets)
     assert torch.allclose(found[-1], cosines(rest, subsets)[-1], atol=1e-6)
     assert torch.allclose(found[2], cosines(singles, subsets)[2], atol=1e-6)
@@ -114,8 +116,8 @@ def test_a_sample_that_hardly_pulls_hardly_moves_the_mean():
 
 def test_cosines_stay_between_minus_one_and_one_and_are_zero_for_a_vanished_gradient():
     singles = random_gradients(4, 0)
-    singles = {name: torch.cat([one, 0 * one[:1]]) for name, one in singles.items()}
-    opposite = {name: -one for name, one in singles.items()}
+    singles = {name: torch.cat([gradient, 0 * gradient[:1]]) for name, gradient in singles.items()}
+    opposite = {name: -gradient for name, gradient in singles.items()}
     for other, sign in ((singles, 1), (opposite, -1)):
         found = cosines(singles, other)
         assert found.abs().max() <= 1
@@ -123,7 +125,7 @@ def test_cosines_stay_between_minus_one_and_one_and_are_zero_for_a_vanished_grad
         assert not found[4].any() and not found[:, 4].any()
 
 
-# ---- who replaces whom
+# ---- exchanges
 
 
 def test_the_probability_of_replacing():
@@ -134,7 +136,7 @@ def test_the_probability_of_replacing():
 
 
 def scored(scores: list[float], seed: int = 0, room: int = 0) -> ScoredMemory:
-    """A memory with these scores; sample i is of class i and all i."""
+    """Makes a memory with these scores; sample i has class i and all values i."""
     source = torch.Generator().manual_seed(seed)
     fields = {"score": torch.zeros(())}
     store = ScoredMemory(len(scores) + room, (2,), torch.float32, source, fields)
@@ -144,7 +146,7 @@ def scored(scores: list[float], seed: int = 0, room: int = 0) -> ScoredMemory:
 
 
 def in_order(weights: list[float], picks: tuple[int, ...]) -> float:
-    """The probability to draw these in this order, without replacement."""
+    """Returns the probability of drawing these in this order, without replacement."""
     left, probability = sum(weights), 1.0
     for pick in picks:
         probability *= weights[pick] / left
@@ -165,20 +167,20 @@ def test_victims_are_drawn_in_proportion_to_the_score_above_the_lowest(count):
     assert all(1 not in picks for picks in found)
 
 
-def test_equal_scores_make_equal_victims():
+def test_equal_scores_make_equally_likely_victims():
     store, draws = scored([0.1] * 4), 2000
     found = Counter(slot for _ in range(draws) for slot in store.victims(2).tolist())
     assert set(found) == {0, 1, 2, 3}
     assert all(abs(times / draws - 0.5) < 0.06 for times in found.values())
 
 
-def test_where_too_few_can_be_victims_the_rest_is_the_scratch_row():
+def test_missing_victims_are_the_scratch_row():
     assert sorted(scored([0.2, 0.2, 0.2, 0.7]).victims(3).tolist()) == [3, 4, 4]
     assert scored([0.7] + [0.2] * 30).victims(3).tolist() == [0, 31, 31]
     assert sorted(scored([0.2, 0.2]).victims(5).tolist()) == [0, 1, 2, 2, 2]
 
 
-def test_a_rejected_sample_in_the_scratch_row_is_no_victim():
+def test_a_rejected_sample_in_the_scratch_row_is_not_a_victim():
     store = scored([0.1, 0.2, 0.3])
     store.fields["score"][-1] = 0.9
     found = {slot for _ in range(50) for slot in store.victims(1).tolist()}
@@ -207,7 +209,7 @@ def test_nothing_is_exchanged(scores, new, diverse, room):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_redundant_victim_always_goes_and_the_newcomer_leaves_its_score():
+def test_a_redundant_victim_is_always_replaced_and_the_newcomers_score_is_stored():
     store = scored([1.0] * 5)
     store.exchange(*NEWCOMERS, torch.tensor([-1.0, -1.0, -1.0]), YES)
     new = store.y[:5] >= 7
@@ -216,7 +218,7 @@ def test_a_redundant_victim_always_goes_and_the_newcomer_leaves_its_score():
     assert torch.equal(store.x[:5, 0] == 70, new)
 
 
-def test_exchanges_happen_as_often_as_the_scores_say():
+def test_exchanges_happen_with_the_probability_of_the_scores():
     scores, new, times, draws = [0.6] * 5, -0.2, 0, 3000
     store = scored(scores)
     for _ in range(draws):
@@ -231,20 +233,21 @@ def test_exchanges_happen_as_often_as_the_scores_say():
 
 
 def naive_gradient(given: GSS, x: Tensor, y: Tensor) -> Tensor:
-    """Of the mean cross-entropy over the seen rows, by autograd, as one vector."""
+    """Returns the gradient of the mean cross-entropy over the seen rows, by autograd, as one
+    vector."""
     logits = given.model(given.views.normalise(x))[:, given.seen]
     found = torch.autograd.grad(
         F.cross_entropy(logits, y), given.trainer.trainable, allow_unused=True
     )
-    whole = [
-        torch.zeros_like(one) if part is None else part
-        for one, part in zip(given.trainer.trainable, found, strict=True)
+    filled = [
+        torch.zeros_like(parameter) if part is None else part
+        for parameter, part in zip(given.trainer.trainable, found, strict=True)
     ]
-    return torch.cat([part.flatten() for part in whole]).double()
+    return torch.cat([part.flatten() for part in filled]).double()
 
 
 def naive_scores(given: GSS, slots: list[int], stream: Samples) -> tuple[list[float], float]:
-    """c_i and c: subset by subset, sample by sample."""
+    """Computes c_i and c subset by subset, sample by sample."""
     given.model.eval()
     subsets = []
     for first in range(0, len(slots), given.subset_size):
@@ -256,9 +259,9 @@ def naive_scores(given: GSS, slots: list[int], stream: Samples) -> tuple[list[fl
         return max(float(F.cosine_similarity(own, other, dim=0)) for other in subsets)
 
     each = [best(stream.x[i : i + 1], stream.y[i : i + 1]) for i in range(len(stream.y))]
-    whole = best(stream.x, stream.y)
+    overall = best(stream.x, stream.y)
     given.model.train()
-    return each, whole
+    return each, overall
 
 
 @pytest.mark.parametrize(
@@ -273,7 +276,7 @@ def naive_scores(given: GSS, slots: list[int], stream: Samples) -> tuple[list[fl
     ],
     ids=["plain", "subsets run short", "less than one subset", "filling", "normalised", "frozen"],
 )
-def test_scores_are_those_of_plain_loops(settings):
+def test_scores_agree_with_plain_loops(settings):
     given = taught(5, **settings)
     stream = as_samples(given, *batch([0, 1, 2, 3, 0], seed=77))
     state = given.trainer.rngs["draws"].get_state()
@@ -282,12 +285,12 @@ def test_scores_are_those_of_plain_loops(settings):
     assert len(set(drawn)) == min(given.subsets * given.subset_size, int(given.store.size))
     given.trainer.rngs["draws"].set_state(state)
     score, diverse = given.scores_of(stream)
-    expected, whole = naive_scores(given, drawn, stream)
+    expected, overall = naive_scores(given, drawn, stream)
     assert torch.allclose(score, torch.tensor(expected), atol=1e-5)
-    assert bool(diverse) == (whole < 0)
+    assert bool(diverse) == (overall < 0)
 
 
-def test_both_kinds_of_batches_occur_and_are_told_apart():
+def test_both_kinds_of_batches_occur_and_are_distinguished():
     given = taught(8)
     kinds = set()
     for seed in range(12):
@@ -296,8 +299,8 @@ def test_both_kinds_of_batches_occur_and_are_told_apart():
         slots, _ = given.store.draw_slots(12)
         given.trainer.rngs["draws"].set_state(state)
         _, diverse = given.scores_of(stream)
-        _, whole = naive_scores(given, slots.tolist(), stream)
-        assert bool(diverse) == (whole < 0)
+        _, overall = naive_scores(given, slots.tolist(), stream)
+        assert bool(diverse) == (overall < 0)
         kinds.add(bool(diverse))
     assert kinds == {True, False}
 
@@ -324,7 +327,7 @@ def test_scoring_moves_no_statistics_and_needs_no_augmentation():
 
 
 def test_batchnorm_sees_stream_and_replay_together():
-    """With a memory that keeps everything, and all of it replayed, it is ER."""
+    """With all samples stored and replayed, the method is ER."""
     both = []
     settings = {"memory": 200, "replay": 200, "lr": 0.1, "optimizer": "sgd", "augment": "none"}
     for forwards in ("joint", "separate"):
@@ -334,7 +337,7 @@ def test_batchnorm_sees_stream_and_replay_together():
             er.learn(x, y)
             ours.learn(x, y)
         pairs = zip(ours.model.parameters(), er.model.parameters(), strict=True)
-        both.append(max((one - other).detach().abs().max() for one, other in pairs))
+        both.append(max((mine - other).detach().abs().max() for mine, other in pairs))
     joint, separate = both
     assert joint < 1e-4 < 1e-3 < separate
 
@@ -343,14 +346,14 @@ def test_gradients_are_compared_after_the_step(monkeypatch):
     assert steps_before("scores_of", learner(), random_batches(3), monkeypatch) == [1, 2, 3]
 
 
-def test_the_memory_fills_in_order_and_the_last_batch_loses_its_tail(monkeypatch):
-    monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 - 0.3)
+def test_the_memory_fills_in_order_and_the_last_batch_is_cut(monkeypatch):
+    monkeypatch.setattr(module, "cosines", lambda new, kept: cosines(new, kept) * 0 - 0.3)
     given, stream = learner(memory=25), random_batches(3)
     for x, y in stream:
         given.learn(x, y)
     assert int(given.store.size) == 25
     assert torch.equal(given.store.x[:25], torch.cat([x for x, _ in stream])[:25])
-    expected = torch.tensor([0.1] * 10 + [-0.3] * 15)  # the first batch has nothing to be like
+    expected = torch.tensor([0.1] * 10 + [-0.3] * 15)  # the memory is empty for the first batch
     assert torch.allclose(given.store.fields["score"][:25], expected)
 
 
@@ -358,7 +361,7 @@ def test_the_memory_fills_in_order_and_the_last_batch_loses_its_tail(monkeypatch
 def test_a_similar_batch_never_changes_a_full_memory(monkeypatch, value):
     given = taught(3)
     before = given.store.state_dict()
-    monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 + value)
+    monkeypatch.setattr(module, "cosines", lambda new, kept: cosines(new, kept) * 0 + value)
     weights = given.params_sha256()
     for x, y in random_batches(8):
         given.learn(x, y)
@@ -370,7 +373,7 @@ def test_a_similar_batch_never_changes_a_full_memory(monkeypatch, value):
 def test_a_diverse_batch_changes_a_full_memory(monkeypatch):
     given = taught(3)
     before = given.store.x.clone()
-    monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 - 0.1)
+    monkeypatch.setattr(module, "cosines", lambda new, kept: cosines(new, kept) * 0 - 0.1)
     x, y = batch([0] * 10, seed=50)
     given.learn(x, y)
     changed = (given.store.x[:25] != before[:25]).any(dim=1)
@@ -379,14 +382,14 @@ def test_a_diverse_batch_changes_a_full_memory(monkeypatch):
     assert torch.allclose(given.store.fields["score"][:25][changed], torch.tensor(-0.1))
 
 
-def test_while_all_is_kept_and_replayed_it_trains_as_er_does():
+def test_while_all_samples_are_stored_and_replayed_it_trains_as_er():
     settings = {"net": "mlp", "memory": 60, "replay": 64, "seed": 1, "device": "cpu"}
     ours, er = GSS(**settings), onepass.ER(**settings)
     for x, y in random_batches(5):
         ours.learn(x, y)
         er.learn(x, y)
-    for one, other in zip(ours.model.parameters(), er.model.parameters(), strict=True):
-        assert torch.allclose(one, other, atol=1e-4)
+    for parameter, other in zip(ours.model.parameters(), er.model.parameters(), strict=True):
+        assert torch.allclose(parameter, other, atol=1e-4)
 
 
 @pytest.mark.parametrize("memory", [1, 4, 30])
@@ -410,16 +413,16 @@ def test_bad_settings_are_refused(name):
         GSS(**{name: 0})
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "subsets": 10, "subset_size": 10}
     assert defaults(GSS, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(GSS) == {**PLAIN_SGD, "lr": 0.01}
 
 
 def test_cosines_of_a_parameter_that_is_a_single_number():
-    """A gradient of it has no dimension but that of the samples."""
-    one = {"factor": torch.tensor([1.0, -2.0]), "bias": torch.tensor([[0.0], [0.0]])}
-    assert cosines(one, one).tolist() == [[1, -1], [-1, 1], [-1, 1]]
+    """Its gradient has only the dimension of the samples."""
+    gradients = {"factor": torch.tensor([1.0, -2.0]), "bias": torch.tensor([[0.0], [0.0]])}
+    assert cosines(gradients, gradients).tolist() == [[1, -1], [-1, 1], [-1, 1]]

@@ -1,4 +1,6 @@
-"""IL2A: pairs and mixtures, the bound on augmented features, what is kept, and its limit ER."""
+"""IL2A: pairs and mixtures, the bound on augmented features, the stored features, and the limit
+ER.
+"""
 
 import math
 from itertools import combinations
@@ -34,7 +36,7 @@ def test_the_pairs_of_n_classes_have_the_numbers_below_n_over_two(n):
     assert torch.equal(numbers, pair_number(pairs[:, 1], pairs[:, 0]))
 
 
-def test_shares_are_of_beta_but_a_half_where_that_is_far_from_it():
+def test_mixing_shares_follow_beta_and_become_a_half_far_from_it():
     drawn = mixing_shares((20_000,), torch.Generator().manual_seed(0))
     beta = stats.beta(BETA, BETA)
     half = drawn == 0.5
@@ -47,7 +49,7 @@ def test_shares_are_of_beta_but_a_half_where_that_is_far_from_it():
 
 def test_mixtures_are_of_two_images_of_different_new_classes():
     learner = learned(il2a(), batches([[0, 1], [1, 0], BOUNDARY, [2, 3, 4, 2]]))
-    views = torch.eye(6)[:5]  # a mixture shows what it is made of
+    views = torch.eye(6)[:5]  # a mixture shows its two images
     y = torch.tensor([0, 2, 3, 3, 4])  # row 0 is an old class
     mixed = learner.mixed(views, y)
     assert len(mixed.y) == 20 and 0 < float(mixed.weight.sum()) < 20
@@ -68,7 +70,7 @@ def test_each_image_is_paired_four_times_with_a_permutation():
     for chunk in mixed.x.chunk(4):
         partners = chunk - torch.diag(chunk.diagonal())
         assert bool((chunk.diagonal() > 0).all())
-        assert bool((partners.count_nonzero(dim=0) <= 1).all())  # nobody is a partner twice
+        assert bool((partners.count_nonzero(dim=0) <= 1).all())  # no sample is a partner twice
     assert not torch.equal(mixed.x[:4], mixed.x[4:8])
 
 
@@ -80,8 +82,8 @@ def test_pairs_past_the_limit_are_not_mixed():
 
 
 def naive_augmented(learner: IL2A, logits: Tensor, h: Tensor, rows: list[int], weight: list):
-    """The mean over what counts of -log softmax over seen and running pairs, by plain loops; rows
-    from `C` on are pairs."""
+    """Computes the mean, over samples with weight, of -log softmax over seen rows and active pairs,
+    by plain loops. Rows from `C` on are pairs."""
     auxiliary = learner.model.auxiliary(h.detach()) / learner.temperature
     classes = [row for row, seen in enumerate(learner.seen.tolist()) if seen]
     new = int(learner.new.sum())
@@ -98,10 +100,10 @@ def naive_augmented(learner: IL2A, logits: Tensor, h: Tensor, rows: list[int], w
 
 def test_stream_and_mixtures_compete_with_all_seen_classes_and_the_pairs_of_the_task(monkeypatch):
     learner, checked = il2a(temperature=0.5), []
-    whole = learner.augmented_loss
+    original = learner.augmented_loss
 
     def checking(logits, h, stream, mixed):
-        loss = whole(logits, h, stream, mixed)
+        loss = original(logits, h, stream, mixed)
         rows = torch.cat([stream.y, mixed.y + len(learner.seen)]).tolist()
         weight = torch.cat([stream.weight, mixed.weight]).tolist()
         expected = naive_augmented(learner, logits, h, rows, weight)
@@ -114,7 +116,7 @@ def test_stream_and_mixtures_compete_with_all_seen_classes_and_the_pairs_of_the_
     assert all(got == expected for got, expected in checked)
 
 
-def test_auxiliary_rows_train_in_their_task_and_go_with_it():
+def test_auxiliary_rows_train_in_their_task_and_are_reset_after_it():
     learner = il2a(optimizer="adam", weight_decay=0.1)
     learned(learner, batches([[0, 1, 2], [2, 1, 0]]))
     rows = learner.model.auxiliary.weight
@@ -133,11 +135,11 @@ def random_head(seed: int, classes: int = 4, features: int = 3) -> tuple[Tensor,
     return torch.randn(classes, features, generator=source), torch.randn(classes, generator=source)
 
 
-def test_the_bound_is_that_of_the_covariance_of_the_classes_own_samples():
+def test_the_bound_uses_the_covariance_of_the_classes_own_samples():
     weight, bias = random_head(0)
     features = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
     y = torch.tensor([0, 1, 2] * 4)
-    held = (torch.arange(12) > 2).float()  # the first sample of each class does not count
+    held = (torch.arange(12) > 2).float()  # without the first sample of each class
     logits, known = semantic_logits(weight, bias, features, y, held)
     assert known.tolist() == [True, True, True, False]
     for k in range(3):
@@ -170,7 +172,7 @@ def test_augmented_features_cost_more_than_their_mean_and_less_than_the_bound():
     assert plain < sampled < bound
 
 
-def test_features_are_kept_when_a_task_ends_and_go_with_their_sample():
+def test_features_are_stored_at_a_task_end_and_removed_with_their_sample():
     learner = il2a(memory=8, net=NormOnly())
     learned(learner, batches([[0, 1, 0, 1], [1, 1, 0, 0]]))
     fields = learner.store.fields
@@ -186,7 +188,7 @@ def test_features_are_kept_when_a_task_ends_and_go_with_their_sample():
     assert bool(is_new.any()) and torch.equal(fields["known"][:8], (~is_new).float())
 
 
-def test_forgetting_leaves_no_features_of_samples_that_were_replaced():
+def test_forgetting_deletes_features_of_replaced_samples():
     learner = learned(il2a(memory=4), batches([[0, 1, 2, 1], BOUNDARY, [3, 4] * 8]))
     store = learner.store
     stale = store.fields["known"][:4] == 0
@@ -210,7 +212,7 @@ def test_the_semantic_term_is_the_mean_over_old_classes_that_have_features():
 
 
 def test_the_first_task_has_class_augmentation_only():
-    """Also when it has ended and goes on all the same: its classes are still new."""
+    """This also holds after `end_task` without a new task: the classes are still new."""
     learner = il2a(semantic=5.0, distillation=5.0, net="mlp")
     for item in batches(TASKS[:3]):
         learner.end_task()
@@ -220,7 +222,7 @@ def test_the_first_task_has_class_augmentation_only():
         torch.testing.assert_close(step.loss, parts)
 
 
-def test_the_loss_has_its_four_terms_with_their_weights():
+def test_the_loss_is_the_weighted_sum_of_its_four_terms():
     learner = learned(il2a(semantic=3.0, distillation=7.0, net="mlp"), batches(TASKS[:5]))
     step = learner.learn(*next(iter(batches([[3, 4, 0]], seed=3))))
     terms = {name: term.item() for name, term in step.terms.items()}
@@ -229,8 +231,9 @@ def test_the_loss_has_its_four_terms_with_their_weights():
     assert step.loss.item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_drift_is_the_norm_of_what_features_of_all_images_that_count_have_moved():
-    """Zero, and harmless, in the first step of a task: the networks are still the same."""
+def test_drift_is_the_norm_of_the_change_of_all_features_with_weight():
+    """In the first step of a task drift is zero and has a finite gradient: both networks are
+    equal."""
     learner = learned(il2a(net="mlp", replay=4), batches([[0, 1, 0, 1], [1, 1], BOUNDARY]))
     first, second = batches([[2, 3, 2], [3, 2, 3]], seed=2)
     assert learner.learn(*first).terms["drift"].item() == 0
@@ -242,8 +245,8 @@ def test_drift_is_the_norm_of_what_features_of_all_images_that_count_have_moved(
     learner.model.body.register_forward_hook(note)
     learner.previous.model.body.register_forward_hook(note)
     mixtures = []
-    whole = learner.mixed
-    learner.mixed = lambda *given: mixtures.append(whole(*given)) or mixtures[-1]
+    original = learner.mixed
+    learner.mixed = lambda *given: mixtures.append(original(*given)) or mixtures[-1]
     step = learner.learn(*second)
     (images, h), (same, held) = seen
     assert torch.equal(images, same) and len(images) == 5 * 3 + 4
@@ -258,7 +261,7 @@ ONE_CLASS_EACH = [[0] * 4, [0] * 2, BOUNDARY, [1] * 4, [1] * 3, BOUNDARY, [2] * 
 
 
 def test_without_pairs_temperature_and_weights_it_is_er():
-    """Every sample is kept and drawn, so that both learners replay the same."""
+    """Every sample is stored and drawn, so both learners replay the same."""
     plain = {"temperature": 1.0, "semantic": 0.0, "distillation": 0.0}
     got = parameters(il2a(replay=30, **plain), ONE_CLASS_EACH)
     expected = parameters(small(ER, lr=0.01, replay=30), ONE_CLASS_EACH)
@@ -266,7 +269,7 @@ def test_without_pairs_temperature_and_weights_it_is_er():
 
 
 @pytest.mark.parametrize("mirror", [False, True])
-def test_declared_images_are_those_of_stream_mixtures_and_replay(mirror):
+def test_the_cost_counts_stream_mixtures_and_replay(mirror):
     learner, counted = il2a(net=nn.Flatten(), mirror=mirror), []
     images = torch.zeros(4, 1, 3, 3, dtype=torch.uint8)
     learner.learn(images, [0, 1, 0, 1])
@@ -284,13 +287,13 @@ def test_it_learns_without_a_memory():
 # ---- settings
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = COMPARABLE | {"replay": 64, "temperature": 0.1, "semantic": 10.0, "pairs": 190}
     expected["distillation"] = 0.1
     assert defaults(IL2A, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     weights = {"temperature": 0.1, "semantic": 10.0, "distillation": 10.0, "pairs": 50 * 49 // 2}
     optimiser = {"optimizer": "adam", "lr": 1e-3, "weight_decay": 2e-4}
     assert official(IL2A) == optimiser | weights

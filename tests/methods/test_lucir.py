@@ -1,4 +1,4 @@
-"""LUCIR: its three terms by plain loops, rows that stay, and rows that begin as class means."""
+"""LUCIR: the three terms against plain loops, fixed rows, and rows that start as class means."""
 
 import math
 from typing import NamedTuple
@@ -79,16 +79,17 @@ def test_without_old_samples_or_new_classes_there_is_no_margin_and_no_gradient()
 
 
 def naive_terms(learner: LUCIR, out: Output, scale: float, pairs: list, new: set[int]):
-    """The terms of the loss by plain loops, from logits, s, and both networks' features."""
+    """Computes the terms of the loss by plain loops, from logits, s, and both networks'
+    features."""
     seen, ranks, apart = set(range(len(learner.classes))), [], []
     for place, (y, weight) in enumerate(zip(out.y.tolist(), out.weight.tolist(), strict=True)):
         if not weight:
             continue
         apart.append(1 - cosine(*pairs[place]))
         if y not in new:
-            cosines = [one / scale for one in out.logits[place].tolist()]
+            cosines = [value / scale for value in out.logits[place].tolist()]
             hardest = sorted((cosines[c] for c in new), reverse=True)[:2]
-            excess = [max(0.0, learner.margin - cosines[y] + one) for one in hardest]
+            excess = [max(0.0, learner.margin - cosines[y] + value) for value in hardest]
             ranks.append(sum(excess) / len(excess) if excess else 0.0)
     return {
         "labels": naive_cross_entropy(out, seen),
@@ -98,19 +99,19 @@ def naive_terms(learner: LUCIR, out: Output, scale: float, pairs: list, new: set
 
 
 def check_terms(learner: LUCIR, items) -> dict[str, float]:
-    shown, old = [], 0
+    inputs, old = [], 0
     for item in items:
         if item == BOUNDARY:
             learner.new_task()
             old = len(learner.classes)
             continue
-        if not shown:
+        if not inputs:
             learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-            hook = lambda module, given, out: shown.append((given[0], out.detach()))  # noqa: E731
+            hook = lambda module, given, out: inputs.append((given[0], out.detach()))  # noqa: E731
             learner.model.body.register_forward_hook(hook)
         scale = float(learner.model.head.scale.detach())
         step = learner.learn(*item)
-        views, features = shown[-1]
+        views, features = inputs[-1]
         new = set(range(old, len(learner.classes)))
         taught = learner.previous.features(views)
         pairs = list(zip(features.tolist(), taught.tolist(), strict=True))
@@ -135,20 +136,20 @@ def test_terms_and_loss_agree_with_plain_loops(name, settings):
         assert min(last.values()) > 1e-3
 
 
-def test_mirror_images_are_samples_like_any_other():
+def test_mirror_images_count_as_samples():
     check_terms(lucir(net=nn.Flatten(), mirror=True), as_images(batches(TASKS)))
 
 
-def test_logits_are_cosines_times_a_number_that_is_trained():
+def test_logits_are_cosines_times_a_trained_scale():
     learner = learned(lucir(), batches(FIRST))
     head = learner.model.head
     assert isinstance(head, ScaledCosineHead)
     assert float(head.scale.detach()) != 1 and head.scale.grad is not None
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(4))
     features = learner.trainer.eval_model.features(x)
-    for one, scores in zip(features, learner.scores(x), strict=True):
+    for feature, scores in zip(features, learner.scores(x), strict=True):
         rows = head.weight.detach()[:3].tolist()
-        expected = [float(head.scale.detach()) * cosine(one.tolist(), row) for row in rows]
+        expected = [float(head.scale.detach()) * cosine(feature.tolist(), row) for row in rows]
         assert scores.tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
@@ -160,7 +161,7 @@ def test_the_size_of_features_changes_nothing():
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_a_network_that_stays_has_the_features_of_the_previous_one():
+def test_a_network_that_does_not_move_has_the_features_of_the_previous_one():
     (item,) = batches([[5, 6, 6]], seed=8)
     still, moving = (learned(lucir(lr=lr), batches(TASKS)) for lr in (1e-30, 0.05))
     assert still.learn(*item).terms["features"].item() < 1e-6
@@ -168,7 +169,7 @@ def test_a_network_that_stays_has_the_features_of_the_previous_one():
 
 
 class CosineER(ER):
-    """ER with the same head."""
+    """ER with LUCIR's head."""
 
     def make_head(self, features, rng):
         return ScaledCosineHead(features, 16, rng, 1.0)
@@ -185,7 +186,7 @@ def test_in_the_first_task_it_is_er_with_a_cosine_head_and_one_mean():
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_from_the_boundary_on_rows_of_old_classes_stay_and_new_ones_train(optimizer):
+def test_after_the_boundary_old_rows_stay_and_new_rows_train(optimizer):
     learner = learned(lucir(optimizer=optimizer, weight_decay=0.1), batches(TASKS[:7]))
     weight = learner.model.head.weight
     learner.new_task()
@@ -198,20 +199,20 @@ def test_from_the_boundary_on_rows_of_old_classes_stay_and_new_ones_train(optimi
     assert not any(torch.equal(weight[row], first[row]) for row in (5, 6))
 
 
-def test_a_learner_that_is_opened_goes_on_with_the_same_rows_held(tmp_path):
+def test_an_opened_learner_keeps_the_same_rows_fixed(tmp_path):
     learner = learned(lucir(), batches(TASKS[:6]))
     learner.save(tmp_path / "model.pt")
     again = onepass.open(tmp_path / "model.pt")
     old = again.model.head.weight[:3].detach().clone()
-    for one in (learner, again):
-        learned(one, batches([[4, 3], [3, 4]], seed=8))
+    for trained in (learner, again):
+        learned(trained, batches([[4, 3], [3, 4]], seed=8))
     assert torch.equal(again.model.head.weight[:3], old)
     assert learner.state_sha256() == again.state_sha256()
 
 
 class Imprinted(NamedTuple):
-    """A learner that hardly moves, the step whose batch has brought classes 3 and 4, that batch's
-    features, and the rows before and after."""
+    """A learner that hardly moves, and the step that brings classes 3 and 4: features of the batch,
+    and rows before and after."""
 
     learner: LUCIR
     step: Step
@@ -230,7 +231,7 @@ def imprinted(**settings: object) -> Imprinted:
     return Imprinted(learner, step, features, before, learner.model.head.weight.detach().clone())
 
 
-def test_a_new_row_is_the_mean_unit_feature_of_its_class_as_long_as_old_rows():
+def test_a_new_row_is_its_classs_mean_unit_feature_at_the_length_of_old_rows():
     _, _, features, before, after = imprinted()
     length = before[:3].norm(dim=1).mean()
     of_three = F.normalize(features[[0, 2, 4]]).mean(dim=0)
@@ -251,8 +252,8 @@ def test_mirror_images_are_imprinted_too():
     torch.testing.assert_close(F.normalize(row, dim=0), direction)
 
 
-def test_the_step_that_brings_a_class_has_its_imprinted_row_already():
-    """The only sample of class 4 has a cosine of 1 with its row, and s is 1."""
+def test_the_step_that_brings_a_class_uses_its_imprinted_row():
+    """The only sample of class 4 has cosine 1 with its row, and s is 1."""
     logits = imprinted().step.outputs[0].logits[1]
     assert float(logits[4]) == pytest.approx(1.0, abs=1e-4)
 
@@ -274,7 +275,7 @@ def test_rows_of_the_first_task_and_frozen_ones_are_not_imprinted():
     assert float(frozen.step.outputs[0].logits[1][4]) < 0.9  # nor in the step itself
 
 
-def test_a_class_whose_features_are_all_zero_keeps_its_row_of_birth():
+def test_a_class_with_zero_features_keeps_its_initial_row():
     learner = learned(lucir(net=Magnify(), lr=1e-12), [*batches(FIRST), BOUNDARY])
     before = learner.model.head.weight[3].detach().clone()
     learner.learn(torch.zeros(2, 6), [3, 3])
@@ -299,13 +300,13 @@ def test_bad_settings_are_refused(wrong):
         LUCIR(**wrong)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "distill": 5.0, "margin": 0.5, "scale": 1.0}
     assert defaults(LUCIR, expected) == expected
     assert LUCIR(mirror=True).cost(10) == ImageCount(trained=148, scored=148)
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(LUCIR) == {
         "optimizer": "nesterov",
         "lr": 0.1,

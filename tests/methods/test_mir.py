@@ -1,4 +1,4 @@
-"""MIR: scores by closed forms and limits, whole steps by plain Python loops."""
+"""MIR: scores in closed form and at limits, and whole steps against plain loops."""
 
 import naive_linear as naive
 import pytest
@@ -54,7 +54,7 @@ def test_the_highest_scores_are_chosen():
     assert got.y.tolist() == [2, 0, 5] and got.x.flatten().tolist() == [2, 0, 5]
 
 
-def test_padding_is_chosen_only_where_nothing_else_is_left():
+def test_padding_is_chosen_last():
     some = numbered(1.0, 1.0, 0.0, 1.0, 0.0)
     scores = torch.tensor([-3.0, -2.0, 9.0, -1.0, 8.0])
     assert highest_scored(scores, some, 3).y.tolist() == [3, 1, 0]
@@ -66,7 +66,7 @@ def test_padding_is_chosen_only_where_nothing_else_is_left():
 
 
 @pytest.mark.parametrize("net", [Magnify(), "mlp"], ids=["linear", "mlp"])
-def test_scores_are_the_rise_of_each_samples_loss_in_a_step_really_taken(net):
+def test_scores_are_the_rise_of_each_samples_loss_in_a_real_step(net):
     learner, other = taught(net=net, lr=0.1), taught(net=net, lr=0.1)
     stream = a_stream(5, 6, 6)
     memory = stored(learner)
@@ -91,13 +91,14 @@ def test_for_small_steps_a_score_is_minus_lr_times_the_product_of_gradients():
     theta, seen = naive.weights(learner), set(range(7))
     of_stream = naive.gradient(theta, naive.weighted(stream), seen)
     products = [
-        -naive.dot(of_stream, naive.gradient(theta, [one], seen)) for one in naive.weighted(memory)
+        -naive.dot(of_stream, naive.gradient(theta, [sample], seen))
+        for sample in naive.weighted(memory)
     ]
     got = learner.interference(memory, g) / learner.lr
     torch.testing.assert_close(got, torch.tensor(products), rtol=0.01, atol=0.01)
 
 
-def test_a_step_of_no_length_harms_nothing():
+def test_a_step_of_length_zero_has_zero_scores():
     learner = taught(lr=1e-30)  # too short to change any parameter
     stream = a_stream(5)
     scores = learner.interference(stored(learner), stream_gradient(learner, stream))
@@ -105,7 +106,7 @@ def test_a_step_of_no_length_harms_nothing():
 
 
 @pytest.mark.parametrize("net", [Magnify(), "mlp"], ids=["linear", "mlp"])
-def test_the_streams_own_sample_gains(net):
+def test_a_stream_sample_as_candidate_has_a_negative_score(net):
     learner = taught(net=net, lr=1e-2)
     for row in range(7):
         stream = a_stream(row)
@@ -135,7 +136,7 @@ def test_candidates_are_scored_without_augmentation():
     learner = MIR(net=nn.Flatten(), memory=30, replay=2, candidates=8, mirror=True, device="cpu")
     images = torch.arange(480).view(10, 3, 4, 4).to(torch.uint8)
     learner.learn(images, [0, 1] * 5)
-    g = [torch.ones_like(one) for one in learner.trainer.trainable]
+    g = [torch.ones_like(parameter) for parameter in learner.trainer.trainable]
     memory = stored(learner)
     state = learner.trainer.rngs["augmentation"].get_state()
     first, second = (learner.interference(memory, g) for _ in range(2))
@@ -164,7 +165,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "changed"), CASES, ids=str)
-def test_every_step_is_that_of_plain_loops(name, changed):
+def test_every_step_agrees_with_plain_loops(name, changed):
     learner = mir(**changed)
     drawn, trained = (
         naive.record_calls(learner.store, "draw"),
@@ -177,8 +178,8 @@ def test_every_step_is_that_of_plain_loops(name, changed):
         g = naive.gradient(theta, stream, seen)
         virtual = naive.add_scaled(theta, g, -learner.lr)
 
-        def score(one, theta=theta, virtual=virtual, seen=seen):
-            return naive.loss(virtual, *one, seen) - naive.loss(theta, *one, seen)
+        def score(sample, theta=theta, virtual=virtual, seen=seen):
+            return naive.loss(virtual, *sample, seen) - naive.loss(theta, *sample, seen)
 
         ranked = sorted(candidates, key=score, reverse=True)
         replayed = naive.weighted(trained[-1][0])
@@ -219,7 +220,7 @@ def test_without_memory_it_is_finetuning():
     assert torch.equal(naive.teach(learner, "tasks"), naive.teach(plain, "tasks"))
 
 
-def test_with_candidates_for_the_whole_memory_the_worst_of_all_are_replayed():
+def test_with_the_whole_memory_as_candidates_the_most_harmed_samples_are_replayed():
     learner = taught(candidates=60)
     x, y = naive.vectors(4), torch.tensor([5, 6, 6, 5])
     stream = Samples(x, y, torch.ones(4))
@@ -231,7 +232,7 @@ def test_with_candidates_for_the_whole_memory_the_worst_of_all_are_replayed():
 
 
 @pytest.mark.parametrize(("mirror", "copies"), [(False, 1), (True, 2)])
-def test_scoring_is_two_evaluating_forwards_between_two_training_ones(mirror, copies):
+def test_scoring_makes_two_evaluation_forwards_between_two_training_forwards(mirror, copies):
     kept = []
     learner = MIR(net=nn.Flatten(), memory=30, replay=4, candidates=9, mirror=mirror, device="cpu")
     learner.prepare((3, 4, 4), torch.uint8)
@@ -250,8 +251,9 @@ def test_scoring_is_two_evaluating_forwards_between_two_training_ones(mirror, co
     assert learner.cost(10) == (14 * copies, 18)
 
 
-def test_scoring_leaves_batchnorms_statistics_alone():
-    """They are what two training forwards make of them, of the stream batch and of the replay."""
+def test_scoring_does_not_move_batchnorms_statistics():
+    """The statistics are those of two training forward passes, of the stream batch and of the
+    replay."""
     learner = taught(net=batchnorm(), lr=0.1)
     body = learner.model.body
     linear, norm = body[0], body[1]
@@ -266,7 +268,7 @@ def test_scoring_leaves_batchnorms_statistics_alone():
     torch.testing.assert_close(norm.running_mean, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_replay_is_padded_by_weight_zero_until_the_memory_holds_enough():
+def test_replay_is_padded_at_weight_zero_until_the_memory_has_enough():
     learner = mir(replay=16, candidates=20)
     x, y = naive.vectors(10), [0, 1] * 5
     steps = [learner.learn(x, y) for _ in range(3)]
@@ -277,7 +279,7 @@ def test_replay_is_padded_by_weight_zero_until_the_memory_holds_enough():
 
 @pytest.mark.parametrize("name", ["tasks", "old classes come back", "one class at a time"])
 @pytest.mark.parametrize("memory", [0, 30])
-def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
+def test_logits_of_ten_thousand_keep_everything_finite(name, memory):
     learner = mir(net=Magnify(1e5), memory=memory)
     assert bool(torch.isfinite(naive.teach(learner, name)).all())
     assert float(learner.scores(torch.ones(1, naive.FEATURES)).abs().max()) > 1e4
@@ -312,10 +314,10 @@ def test_the_official_preset_learns():
     assert bool(torch.isfinite(naive.teach(learner, "tasks")).all())
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "candidates": 320}
     assert defaults(MIR, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(MIR) == {**PLAIN_SGD, "candidates": 50}

@@ -1,5 +1,6 @@
-"""OCM: its sixteen maps, closed forms and limits of its contrasts, the authors' loss by plain loops
-beside every step, and the previous network."""
+"""OCM: the sixteen maps, closed forms and limits of the contrasts, every step against the authors'
+loss in plain loops, and the previous network.
+"""
 
 import math
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ def images_of(labels: list[int], seed: int, shape: tuple[int, ...] = (1, 4, 4)):
 
 
 def taught(learner: OCM, *tasks: list[list[int]]) -> OCM:
-    """After tasks of batches of labels."""
+    """Returns the learner after tasks of batches of labels."""
     seed = 0
     for task in tasks:
         learner.new_task()
@@ -62,14 +63,14 @@ def in_the_second_task(learner: OCM) -> OCM:
 
 @contextmanager
 def recorded(learner: OCM):
-    """What the step drew, what it forwarded, and what it was taught."""
+    """Records the draw of a step, its forward passes, and the previous network's outputs."""
     kept: dict[str, list] = {"drawn": [], "embedded": [], "previous": [], "logits": []}
 
     def keeping(name: str, into: str) -> None:
-        whole = getattr(learner, name)
+        original = getattr(learner, name)
 
         def keep(*arguments):
-            made = whole(*arguments)
+            made = original(*arguments)
             kept[into].append((arguments, made))
             return made
 
@@ -108,12 +109,12 @@ def test_the_sixteen_maps_are_distinct_and_the_first_is_the_identity():
     image = torch.arange(36.0).view(1, 1, 6, 6)
     made = rotated(image, 16)
     assert torch.equal(made[:1], image)
-    assert len({tuple(one.flatten().tolist()) for one in made}) == 16
-    for one in made:  # pixels move and stay what they were
-        assert sorted(one.flatten().tolist()) == list(range(36))
+    assert len({tuple(image.flatten().tolist()) for image in made}) == 16
+    for image in made:  # pixels move but keep their values
+        assert sorted(image.flatten().tolist()) == list(range(36))
 
 
-def test_maps_are_halves_turned_upside_down_and_turns_of_the_whole():
+def test_maps_are_halves_rotated_by_180_degrees_and_rotations_of_the_whole():
     image = torch.arange(16.0).view(4, 4)
     left, right = image[:, :2], image[:, 2:]
     expected = [
@@ -133,7 +134,7 @@ def test_maps_are_halves_turned_upside_down_and_turns_of_the_whole():
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
-def test_fewer_maps_are_the_first_of_all(count):
+def test_fewer_maps_are_the_first_maps(count):
     image = torch.arange(16.0).view(1, 1, 4, 4)
     assert torch.equal(rotated(image, count), rotated(image, 16)[:count])
 
@@ -151,8 +152,8 @@ def test_images_that_are_not_square_keep_their_shape(shape, maps):
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_where_all_is_alike_contrasts_count_the_views(n):
-    """log N for L_u; for L_n log(N - 1), once and twice (n_i - 1) / n_i."""
+def test_with_equal_projections_contrasts_count_the_views(n):
+    """L_u is log N. L_n is log(N - 1), once and 2 (n_i - 1) / n_i times."""
     ones = torch.ones(2, 3, n, 1)
     views = embedded(ones, ones, [0] * n)
     total, own = 2 * 3 * n, 2 * n
@@ -163,7 +164,8 @@ def test_where_all_is_alike_contrasts_count_the_views(n):
 
 @pytest.mark.parametrize("y", [[0, 1, 2], [0, 0, 1, 2, 1, 0]], ids=str)
 def test_without_the_window_and_with_one_map_the_stream_contrast_is_supervised_contrast(y):
-    """Of a sample's own other view once, and of its class twice, as far as others are in it."""
+    """It counts a sample's other view once and its class twice, as far as the class has other
+    views."""
     views = random_views(y, maps=1)
     views = views._replace(key=views.z * TAU)
     z, both = views.key.flatten(0, 2), torch.tensor(y).repeat(2)
@@ -179,7 +181,7 @@ def test_without_the_window_and_with_one_map_the_stream_contrast_is_supervised_c
 
 
 def test_with_one_sample_for_each_label_the_stream_contrast_is_unsupervised():
-    """A view's class is it and its other view: the same pair once and twice a half."""
+    """A pseudo-class is a view and its other view: the same pair counts once, and twice a half."""
     views = random_views([0, 1, 2], maps=2)
     other = random_views([7, 5, 3], maps=2)
     assert stream_contrast(views).item() == pytest.approx(stream_contrast(other).item())
@@ -198,21 +200,21 @@ def test_with_one_sample_for_each_label_the_memorys_contrast_is_that_of_its_own_
 
 
 def test_a_previous_network_that_agrees_leaves_only_the_other_pseudo_classes():
-    """z' = z, orthogonal and of labels of their own: log(1 + (N - 1) e^{-1/t})."""
+    """z' = z, orthogonal and each with its own label, gives log(1 + (N - 1) e^{-1/t})."""
     z = torch.eye(6).view(1, 2, 3, 6)
     loss = class_contrast(embedded(z / 0.5, z, [0, 1, 2]))
     assert loss.item() == pytest.approx(math.log(1 + 5 * math.exp(-1 / 0.5)), rel=1e-5)
 
 
 @pytest.mark.parametrize("contrast", [class_contrast, stream_contrast])
-def test_samples_that_do_not_count_change_nothing(contrast):
+def test_samples_of_weight_zero_change_nothing(contrast):
     whole = random_views([0, 1, 0, 2, 2], weight=[1.0, 1.0, 1.0, 0.0, 0.0])
     part = EmbeddedViews(whole.z[:, :, :3], whole.key[:, :, :3], whole.y[:3], whole.weight[:3])
     torch.testing.assert_close(contrast(whole), contrast(part))
 
 
 @pytest.mark.parametrize("contrast", [class_contrast, stream_contrast])
-def test_gradients_are_those_of_the_losses(contrast):
+def test_gradients_agree_with_finite_differences(contrast):
     views = random_views([0, 1, 0, 2], maps=2, weight=[1.0, 1.0, 1.0, 0.0])
     z, key = views.z.double().requires_grad_(), views.key.double().requires_grad_()
 
@@ -222,20 +224,21 @@ def test_gradients_are_those_of_the_losses(contrast):
     assert torch.autograd.gradcheck(of, (z, key))
 
 
-# ---- every step beside the authors' formulas, by plain loops
+# ---- every step against the authors' formulas in plain loops
 
 
 def pairs(z: list[list[float]], keys: list[list[float]]) -> list[list[float]]:
-    return [[sum(a * b for a, b in zip(one, key, strict=True)) for key in keys] for one in z]
+    return [[sum(a * b for a, b in zip(query, key, strict=True)) for key in keys] for query in z]
 
 
 def surprise(row: list[float], j: int, left_out: int | None) -> float:
-    """-log of the softmax of a row of similarities at j."""
+    """Returns -log of the softmax of a row of similarities at j."""
     return math.log(sum(math.exp(s - row[j]) for k, s in enumerate(row) if k != left_out))
 
 
 def naive_contrast(z, keys, labels, *, stream: bool) -> float:
-    """L_n, or L_u and L_p, over views that count; a view's other one lies half of all away."""
+    """Computes L_n, or L_u and L_p, over views with weight. The other view of i lies half of the
+    length away."""
     total, similar = 0.0, pairs(z, keys)
     for i, row in enumerate(similar):
         members = [j for j, label in enumerate(labels) if label == labels[i]]
@@ -250,7 +253,7 @@ def naive_contrast(z, keys, labels, *, stream: bool) -> float:
 
 
 def listed(views: EmbeddedViews) -> tuple[list, list, list]:
-    """z, keys and pseudo-classes of the views that count."""
+    """Returns z, keys and pseudo-classes of the views with weight."""
     numbers = [], [], []
     for view in range(len(views.z)):
         for turn in range(views.z.shape[1]):
@@ -303,7 +306,7 @@ def test_every_step_is_the_sum_of_its_terms_by_plain_loops(settings):
             assert float(step.loss) == pytest.approx(sum(expected.values()), rel=1e-3)
 
 
-def test_similarities_are_with_the_projection_and_a_window_that_changes():
+def test_similarities_use_the_projection_and_a_changing_window():
     learner = ocm(net="mlp", rotations=1, scale=0.5, lr=1e-9)
     x, y = images_of([0, 1, 2], 1)
     windows = set()
@@ -319,7 +322,7 @@ def test_similarities_are_with_the_projection_and_a_window_that_changes():
     assert len(windows) > 4  # of the same features
 
 
-def test_stream_and_memory_have_windows_of_their_own():
+def test_stream_and_memory_have_separate_windows():
     learner = in_the_second_task(ocm(net="mlp", rotations=1, replay=4, lr=1e-9))
     x, y = images_of([2, 2], 1)
     learner.store.x[:], learner.store.y[:] = x[:1], learner.class_index.row_of[2]
@@ -333,10 +336,10 @@ def test_stream_and_memory_have_windows_of_their_own():
 def test_a_window_lies_inside_the_features(monkeypatch):
     learner = ocm(net="mlp", rotations=1, lr=1e-9)
     learner.prepare((1, 4, 4), torch.uint8)
-    asked = []
+    limits = []
 
     def last(high, size, **_):
-        asked.append(high)
+        limits.append(high)
         return torch.full(size, high - 1)
 
     x, y = images_of([0, 1], 1)
@@ -347,11 +350,11 @@ def test_a_window_lies_inside_the_features(monkeypatch):
         learner.learn(x, y)
     ((_, (views,)),) = kept["embedded"]
     window = (views.key - views.z * TAU)[0, 0]
-    assert asked == [400 - 128]
+    assert limits == [400 - 128]
     torch.testing.assert_close(window, features[:, 271:399], atol=1e-5, rtol=0)
 
 
-# ---- what is drawn, shown and taught
+# ---- draws, forward passes and the previous network
 
 
 def test_the_first_task_trains_on_the_stream_alone():
@@ -363,7 +366,7 @@ def test_the_first_task_trains_on_the_stream_alone():
     assert len(step.outputs[0].y) == 3
 
 
-def test_later_the_labels_of_the_stream_are_not_classified():
+def test_after_the_first_task_the_streams_labels_are_not_classified():
     learner = in_the_second_task(ocm())
     with recorded(learner) as kept:
         step = learner.learn(*images_of([2, 2, 3], 9))
@@ -372,8 +375,8 @@ def test_later_the_labels_of_the_stream_are_not_classified():
 
 
 @pytest.mark.parametrize(("classes", "counting"), [(1, 14), (2, 21), (4, 35), (9, 64)])
-def test_so_many_are_replayed_as_there_are_classes(classes, counting):
-    """min(64, 7 |seen|), with one class of the second task."""
+def test_the_number_of_replayed_samples_grows_with_the_classes(classes, counting):
+    """It is min(64, 7 |seen|), with one class of the second task."""
     learner = ocm(memory=100, replay=64, rotations=1)
     learner.learn(*images_of([label % classes for label in range(90)], 0))
     learner.new_task()
@@ -399,7 +402,7 @@ def test_the_second_view_is_augmented_and_the_first_is_not():
     assert not torch.allclose(first, second, atol=1e-3)
 
 
-def test_the_previous_network_sees_the_memorys_turns_and_another_view_in_one_pass():
+def test_the_previous_network_gets_the_memorys_rotations_and_another_view_in_one_forward():
     learner = in_the_second_task(ocm(augment="crop-grey", net=nn.Flatten(), rotations=2))
     before, seen = learner.previous.state_dict(), []
     body, own = learner.previous.model.body, []
@@ -414,14 +417,14 @@ def test_the_previous_network_sees_the_memorys_turns_and_another_view_in_one_pas
     ((inputs, features),) = seen
     (((_, turns), _),) = kept["embedded"]
     assert torch.equal(inputs[:12], turns[1]) and len(inputs) == 12 + 6
-    for other in (own[1], turns[1][:6]):  # an augmented view, by a draw of its own
+    for other in (own[1], turns[1][:6]):  # an augmented view with its own draw
         assert not torch.allclose(inputs[12:], other, atol=1e-3)
     assert not features.requires_grad
     for name, value in learner.previous.state_dict()["model"].items():
         assert torch.equal(value, before["model"][name])
 
 
-def test_logits_are_held_for_the_classes_that_the_previous_network_knew():
+def test_logits_are_distilled_for_the_classes_that_the_previous_network_knew():
     learner = in_the_second_task(ocm(strength=1.0))
     assert learner.previous.known.sum() == 2
     with recorded(learner) as kept:
@@ -433,12 +436,12 @@ def test_logits_are_held_for_the_classes_that_the_previous_network_knew():
     assert step.terms["logits"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_a_strength_of_zero_lets_the_logits_go():
+def test_strength_zero_switches_the_distillation_off():
     step = in_the_second_task(ocm(strength=0.0)).learn(*images_of([2, 3], 9))
     assert step.terms["logits"].item() == 0
 
 
-def test_what_trains_is_all_of_the_network():
+def test_every_parameter_of_the_network_trains():
     learner = in_the_second_task(ocm(net="mlp"))
     for name, parameter in learner.model.named_parameters():
         assert parameter.grad is not None and bool(parameter.grad.any()), name
@@ -476,11 +479,11 @@ def test_the_cost_is_that_of_the_paper():
     assert OCM().cost(10) == ImageCount(trained=2432, scored=1088)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "temperature": 0.07, "scale": 1.0, "strength": 1.0}
     assert defaults(OCM, expected) == expected
     assert OCM().rotations == 16
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(OCM) == {"augment": "crop-grey-flip"}

@@ -1,4 +1,4 @@
-"""OCM+GSA: nothing but the two, of which each is left when the other is taken away."""
+"""OCM+GSA is exactly the two methods: without either, the other is left."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ LABELS = [[0, 1, 1], [1, 0], [0, 1, 0], BOUNDARY, [2, 3, 0], [3, 2], BOUNDARY, [
 
 
 def stream():
-    """Images of two by three pixels, in three tasks."""
+    """Returns images of two by three pixels, in three tasks."""
     return as_images(batches(LABELS))
 
 
@@ -25,13 +25,13 @@ def learner(kind: type, **settings: object):
 
 
 def network(trained) -> dict[str, Tensor]:
-    """All parameters but those of the projection."""
+    """Returns all parameters except those of the projection."""
     own = trained.model.named_parameters()
     return {name: value.detach() for name, value in own if not name.startswith("projection")}
 
 
-def assert_same(one, other) -> None:
-    ours, theirs = network(one), network(other)
+def assert_same(first, other) -> None:
+    ours, theirs = network(first), network(other)
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         torch.testing.assert_close(value, theirs[name], rtol=1e-5, atol=1e-6)
@@ -40,29 +40,29 @@ def assert_same(one, other) -> None:
 @pytest.mark.parametrize("update", ["before", "after"])
 def test_without_contrast_it_is_gsa(update, monkeypatch):
     monkeypatch.setattr(OCM, "information_terms", lambda self, stream: ({}, None))
-    one = learned(learner(OCMGSA, update=update), stream())
+    joined = learned(learner(OCMGSA, update=update), stream())
     other = learned(learner(GSA, update=update), stream())
-    assert_same(one, other)
-    torch.testing.assert_close(one.balance.sums, other.balance.sums, rtol=1e-5, atol=1e-6)
+    assert_same(joined, other)
+    torch.testing.assert_close(joined.balance.sums, other.balance.sums, rtol=1e-5, atol=1e-6)
 
 
 def test_without_the_objective_of_gsa_it_is_ocm_without_cross_entropy(monkeypatch):
     nothing = torch.zeros(())
     monkeypatch.setattr(GSA, "paper_objective", lambda *_: ({"T1": nothing}, ()))
     monkeypatch.setattr(ocm_module, "cross_entropy", lambda *_, **__: nothing)
-    one = learned(learner(OCMGSA), stream())
+    joined = learned(learner(OCMGSA), stream())
     other = learned(learner(OCM), stream())
-    assert_same(one, other)
-    assert torch.equal(one.model.projection.weight, other.model.projection.weight)
+    assert_same(joined, other)
+    assert torch.equal(joined.model.projection.weight, other.model.projection.weight)
 
 
 def test_the_loss_is_the_sum_of_all_terms():
-    one, found = learner(OCMGSA), []
+    joined, found = learner(OCMGSA), []
     for item in stream():
         if item == BOUNDARY:
-            one.new_task()
+            joined.new_task()
             continue
-        step = one.learn(*item)
+        step = joined.learn(*item)
         found.append(set(step.terms))
         total = sum(float(value) for value in step.terms.values())
         assert float(step.loss) == pytest.approx(total, rel=1e-5)
@@ -91,6 +91,6 @@ def test_settings_of_both_are_checked(settings, message):
         OCMGSA(**settings)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "mix": 64, "temperature": 0.07, "rotations": 16}
     assert defaults(OCMGSA, expected) == expected

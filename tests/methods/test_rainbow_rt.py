@@ -1,4 +1,4 @@
-"""Rainbow-rt: what is kept of the candidates, and that replay is of what was kept."""
+"""Rainbow-rt: the candidates that are kept, and replay of exactly these."""
 
 import math
 from collections import Counter
@@ -21,7 +21,7 @@ PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 
 
 class Recorder(nn.Module):
-    """Features that are the inputs, and a note of every batch: its first features."""
+    """A net whose features are the inputs. It records the first feature of every batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,21 +33,21 @@ class Recorder(nn.Module):
 
 
 def rainbow(**settings: object) -> RainbowRT:
-    """By default 12 samples are replayed and 12 are candidates."""
+    """Makes a learner; by default 12 samples are replayed and 12 are candidates."""
     small = {"memory": 24, "replay": 8, "device": "cpu", "net": Recorder(), "lr": 1e-6}
     half = settings.get("memory", 24) // 2 or None
     return RainbowRT(**{**small, "candidates": half, **settings})
 
 
 class Numbered:
-    """A learner on samples that are their own place in the stream."""
+    """A learner on samples whose value is their position in the stream."""
 
     def __init__(self, **settings: object) -> None:
         self.learner = rainbow(**settings)
         self.label_of: list[int] = []
 
     def learn(self, labels: list[int]) -> list[int]:
-        """What was replayed, genuinely."""
+        """Learns a batch and returns the samples that were replayed, without padding."""
         numbers = torch.arange(len(labels)) + len(self.label_of)
         self.label_of += labels
         step = self.learner.learn(numbers.float().unsqueeze(1), labels)
@@ -74,13 +74,13 @@ class Numbered:
         return Counter(self.label_of[number] for number in self.held())
 
 
-# ---- what is kept of a class
+# ---- the candidates of a class that are kept
 
 
 def by_plain_lists(labels: list[int], uncertainty: list[float], quota: int) -> set[int]:
     kept = set()
     for label in set(labels):
-        members = [place for place, one in enumerate(labels) if one == label]
+        members = [place for place, other in enumerate(labels) if other == label]
         members.sort(key=lambda place: uncertainty[place])
         if len(members) > quota:
             members = members[:: len(members) // quota][:quota] if quota else []
@@ -90,7 +90,7 @@ def by_plain_lists(labels: list[int], uncertainty: list[float], quota: int) -> s
 
 @PROPERTY
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 11)), max_size=60), st.integers(0, 15))
-def test_every_so_manieth_of_a_class_by_uncertainty_is_kept(candidates, quota):
+def test_candidates_of_a_class_are_kept_at_a_stride_by_uncertainty(candidates, quota):
     labels, votes = [label for label, _ in candidates], [vote / 12 for _, vote in candidates]
     chosen = diverse(torch.tensor(labels, dtype=torch.int64), torch.tensor(votes), quota)
     assert set(chosen.nonzero().flatten().tolist()) == by_plain_lists(labels, votes, quota)
@@ -100,7 +100,7 @@ def test_every_so_manieth_of_a_class_by_uncertainty_is_kept(candidates, quota):
     ("count", "quota", "expected"),
     [(6, 2, [0, 3]), (7, 2, [0, 3]), (5, 2, [0, 2]), (5, 3, [0, 1, 2]), (2, 3, [0, 1])],
 )
-def test_of_sorted_candidates_a_stride_is_kept(count, quota, expected):
+def test_sorted_candidates_are_kept_at_a_stride(count, quota, expected):
     sure_first = torch.arange(count) / 12
     chosen = diverse(torch.zeros(count).long(), sure_first, quota)
     assert chosen.nonzero().flatten().tolist() == expected
@@ -117,7 +117,7 @@ def test_with_equal_uncertainty_it_is_a_stride_over_the_order_of_each_class():
 
 
 class Votes(nn.Module):
-    """Takes each sample in turn for the classes that it lists, one for each forward."""
+    """A net that assigns each sample to the classes it lists, one class for each forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def test_uncertainty_is_the_share_of_copies_outside_the_most_frequent_class():
     learner = rainbow(net=Votes(), lr=1e-12)
     every = torch.tensor([[2.0] * 12, list(range(12)), [0, 1] * 6, [3] * 9 + [1] * 3])
     learner.learn(every[[0] * 12], list(range(12)))
-    with torch.no_grad():  # the class that a feature stands for
+    with torch.no_grad():  # feature i means class i
         learner.model.head.weight[:12] = torch.eye(12)
         learner.model.head.bias.zero_()
     found = learner.uncertainty(every)
@@ -154,14 +154,14 @@ def test_candidates_are_scored_in_pieces_in_evaluation_mode_and_in_twelve_views(
     monkeypatch.setattr("onepass.methods.rainbow_rt.SCORED_AT_ONCE", 5)
     learner = rainbow()
     learner.learn(torch.zeros(3, 1), [0, 1, 0])
-    shown = []
+    forwards = []
     on_every_forward(
         learner,
-        lambda module, given, _: shown.append((given[0][:, 0].long().tolist(), module.training)),
+        lambda module, given, _: forwards.append((given[0][:, 0].long().tolist(), module.training)),
     )
     learner.uncertainty(torch.arange(12.0).unsqueeze(1))
     pieces = [list(range(5))] * 12 + [list(range(5, 10))] * 12 + [[10, 11]] * 12
-    assert shown == [(piece, False) for piece in pieces]
+    assert forwards == [(piece, False) for piece in pieces]
     assert learner.model.body.training
 
 
@@ -170,14 +170,14 @@ def test_each_copy_is_augmented_anew_and_not_mirrored(mirror):
     learner = rainbow(mirror=mirror)
     x = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
     learner.learn(x, [0, 1, 0, 1])
-    shown = []
-    on_every_forward(learner, lambda module, given, result: shown.append(result))
+    forwards = []
+    on_every_forward(learner, lambda module, given, result: forwards.append(result))
     learner.uncertainty(x)
-    assert [len(one) for one in shown] == [4] * 12
-    assert all(not torch.equal(shown[0], other) for other in shown[1:])
+    assert [len(votes) for votes in forwards] == [4] * 12
+    assert all(not torch.equal(forwards[0], other) for other in forwards[1:])
 
 
-def test_scoring_leaves_statistics_and_parameters_alone():
+def test_scoring_does_not_move_statistics_and_parameters():
     learner = rainbow(net="resnet18")
     x = torch.randint(256, (6, 3, 8, 8), dtype=torch.uint8)
     learner.learn(x, [0, 1] * 3)
@@ -199,9 +199,9 @@ def test_in_the_first_task_nothing_is_replayed_and_nothing_scored():
 
 def test_the_first_memory_is_a_random_part_of_the_task():
     first = [Numbered(seed=seed, memory=48, candidates=36) for seed in range(60)]
-    for one in first:
-        one.task([0, 1] * 3)
-    often = Counter(number for one in first for number in one.held())
+    for memory in first:
+        memory.task([0, 1] * 3)
+    often = Counter(number for memory in first for number in memory.held())
     assert len(often) == 36 and max(often.values()) < 2.2 * 60 * 12 / 36
 
 
@@ -231,20 +231,20 @@ def test_a_new_memory_comes_from_the_old_one_and_the_task_alone():
         numbered.learner.new_task()
 
 
-def test_places_that_are_left_over_go_to_others_at_random():
+def test_remaining_slots_go_to_other_candidates_at_random():
     left_over = Counter()
     for seed in range(40):
         numbered = Numbered(seed=seed, memory=27, candidates=20, augment="none")
         numbered.task([0], batches=7)
         numbered.learner.new_task()
-        numbered.task([1], batches=7)  # of each class three, and a seventh
+        numbered.task([1], batches=7)  # three of each class, and one more
         assert len(numbered.held()) == 7 and {7, 9, 11} <= set(numbered.held())
         left_over += Counter(set(numbered.held()) - {7, 9, 11} - set(range(7)))
         assert min(numbered.counts().values()) == 3
     assert set(left_over) == {8, 10, 12, 13}
 
 
-def test_fewer_candidates_than_places_are_all_kept():
+def test_fewer_candidates_than_slots_are_all_kept():
     numbered = Numbered(memory=100)
     numbered.task([0, 1, 1], batches=2)
     assert sorted(numbered.held()) == list(range(6))
@@ -253,14 +253,14 @@ def test_fewer_candidates_than_places_are_all_kept():
     assert sorted(numbered.held()) == list(range(10))
 
 
-def test_with_fewer_places_than_classes_the_memory_is_full_all_the_same():
+def test_with_fewer_slots_than_classes_the_memory_is_still_full():
     numbered = Numbered(memory=4)
     numbered.task([0, 1, 2, 3])
     assert len(numbered.held()) == 2
 
 
 @pytest.mark.parametrize("candidates", [None, 5, 40])
-def test_no_more_of_the_task_is_kept_than_asked_for_and_never_more_than_the_memory(candidates):
+def test_candidates_never_exceed_their_setting_or_the_memory(candidates):
     numbered = Numbered(memory=44, candidates=candidates)
     for begin in (0, 30):
         for _ in range(5):
@@ -284,7 +284,7 @@ def test_the_cost_of_a_task_end_is_twelve_views_of_each_candidate():
         numbered.learner.new_task()
 
 
-def test_the_surest_and_the_least_sure_are_kept(monkeypatch):
+def test_the_most_and_the_least_certain_are_kept(monkeypatch):
     def by_number(self: RainbowRT, x: Tensor) -> Tensor:
         return x[:, 0] % 6 / 12
 
@@ -297,7 +297,7 @@ def test_the_surest_and_the_least_sure_are_kept(monkeypatch):
     assert sorted(number % 6 for number in of_task) == [0, 2, 4]
 
 
-def test_without_places_it_learns_and_replays_nothing():
+def test_without_slots_it_trains_and_replays_nothing():
     numbered = Numbered(memory=1)
     for label in range(3):
         assert numbered.task([label, label]) == [[]] * 6
@@ -324,7 +324,7 @@ def test_the_loss_is_one_mean_over_stream_and_replay():
         learner.new_task()
 
 
-def test_the_head_is_not_initialised_anew_and_trains_in_every_task():
+def test_the_head_is_not_reset_and_trains_in_every_task():
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     learner = rainbow(net=nn.Linear(5, 4), lr=0.01)
     for task in range(3):
@@ -338,7 +338,7 @@ def test_the_head_is_not_initialised_anew_and_trains_in_every_task():
         assert bool((moved > 0).all()) and float(moved.max()) < 0.05
 
 
-def test_a_learner_saved_after_a_task_s_end_goes_on_exactly(tmp_path):
+def test_a_learner_saved_after_a_task_end_resumes_exactly(tmp_path):
     source = torch.Generator().manual_seed(0)
     batches = [torch.randn(4, 5, generator=source) for _ in range(12)]
     learner = rainbow(net="mlp", lr=1e-3, memory=6)
@@ -351,8 +351,8 @@ def test_a_learner_saved_after_a_task_s_end_goes_on_exactly(tmp_path):
     opened = open_learner(tmp_path / "learner.pt", device="cpu")
     for x in batches[9:]:
         opened.learn(x, [2] * 4)
-    for one in (learner, opened):
-        one.end_task()
+    for each in (learner, opened):
+        each.end_task()
     assert opened.state_sha256() == learner.state_sha256()
 
 
@@ -366,17 +366,17 @@ def test_a_learner_saved_after_a_task_s_end_goes_on_exactly(tmp_path):
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_are_refused(settings, wanted):
+def test_invalid_settings_are_refused(settings, wanted):
     with pytest.raises(InputError, match=wanted):
         rainbow(**settings)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64}
     assert defaults(RainbowRT, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(RainbowRT) == {
         "optimizer": "nesterov",
         "lr": 0.05,

@@ -1,4 +1,4 @@
-"""SCR: closed forms of its loss, plain loops beside its steps, its review and its class means."""
+"""SCR: closed forms of the loss, steps against plain loops, the review and the class means."""
 
 import math
 from contextlib import contextmanager
@@ -55,7 +55,7 @@ def taught(learner: SCR, *batches: list[int], make=batch_of) -> SCR:
 
 @contextmanager
 def seen_by(*modules: nn.Module):
-    """What goes into modules, and what comes out."""
+    """Records inputs and outputs of modules."""
     calls: list[tuple[Tensor, Tensor]] = []
     handles = [
         module.register_forward_hook(
@@ -69,19 +69,19 @@ def seen_by(*modules: nn.Module):
 
 
 def bodies(learner: SCR) -> tuple[nn.Module, nn.Module]:
-    """The backbone that trains and its evaluating twin."""
+    """Returns the backbone that trains and its evaluation twin."""
     return learner.model.body, learner.trainer.eval_model.body
 
 
 @contextmanager
 def contrasted(learner: SCR):
-    """The samples of each loss."""
+    """Records the samples of each loss."""
     kept: list[Samples] = []
-    whole = learner.contrast
+    original = learner.contrast
 
     def keep(samples: Samples) -> Tensor:
         kept.append(samples)
-        return whole(samples)
+        return original(samples)
 
     learner.contrast = keep
     yield kept
@@ -96,7 +96,7 @@ def parameters(learner: SCR) -> list[Tensor]:
 
 
 def one_direction(learner: SCR) -> SCR:
-    """Every projection is the same."""
+    """Makes all projections equal."""
     last = learner.model.projection[2]
     nn.init.zeros_(last.weight)
     nn.init.ones_(last.bias)
@@ -104,8 +104,8 @@ def one_direction(learner: SCR) -> SCR:
 
 
 @pytest.mark.parametrize("stored", [1, 5, 12, 20])
-def test_where_all_projections_are_equal_the_loss_counts_the_other_views(stored):
-    """log(2n - 1) for n samples; the padding of a short memory is none of them."""
+def test_with_equal_projections_the_loss_counts_the_other_views(stored):
+    """The loss is log(2n - 1) for n samples, without the padding of a short memory."""
     learner = one_direction(taught(scr(lr=1e-9), [0] * stored))
     step = learner.learn(*batch_of([0, 1, 1], 7))
     n = 3 + min(stored, 12)
@@ -121,7 +121,7 @@ def test_mirror_images_are_further_views():
 @pytest.mark.parametrize("tau", [0.1, 0.5, 2.0])
 @pytest.mark.parametrize("n", [1, 3])
 def test_two_orthogonal_classes_have_the_closed_form(tau, n):
-    """log((v - 1) + v e^{-1/tau}) with v = 2n views of each class."""
+    """The loss is log((v - 1) + v e^{-1/tau}) with v = 2n views of each class."""
     learner = taught(scr(temperature=tau), [0])
     projection = learner.model.projection
     for layer in (projection[0], projection[2]):
@@ -135,12 +135,14 @@ def test_two_orthogonal_classes_have_the_closed_form(tau, n):
 
 
 def naive_loss(z: list[list[float]], y: list[int], weight: list[float], tau: float) -> float:
-    """Plain loops over the views that count."""
-    views = [(one, label) for one, label, w in zip(z, y, weight, strict=True) if w]
+    """Computes the loss by plain loops over the views with weight."""
+    views = [(view, label) for view, label, w in zip(z, y, weight, strict=True) if w]
     total = 0.0
     for i, (anchor, label) in enumerate(views):
-        others = [one for j, one in enumerate(views) if j != i]
-        likeness = [sum(a * b for a, b in zip(anchor, one, strict=True)) / tau for one, _ in others]
+        others = [view for j, view in enumerate(views) if j != i]
+        likeness = [
+            sum(a * b for a, b in zip(anchor, view, strict=True)) / tau for view, _ in others
+        ]
         most = max(likeness)
         log_sum = most + math.log(sum(math.exp(value - most) for value in likeness))
         own = [v - log_sum for v, (_, c) in zip(likeness, others, strict=True) if c == label]
@@ -168,7 +170,7 @@ def test_the_loss_of_every_step_agrees_with_plain_loops(settings, make):
         with contrasted(learner) as samples, seen_by(learner.model.projection) as calls:
             step = learner.learn(*make(labels, seed))
         (batch,) = samples
-        assert len(calls) == 2  # each view by itself
+        assert len(calls) == 2  # one for each view
         z = F.normalize(torch.cat([result for _, result in calls])).tolist()
         repeats = len(z) // len(batch.y)
         assert repeats == 2 * learner.views.per_sample
@@ -185,11 +187,11 @@ def test_a_batch_is_the_stream_batch_and_distinct_samples_of_the_memory():
         learner.learn(x, y)
     (batch,) = samples
     assert torch.equal(batch.x[:3], x) and batch.weight.tolist() == [1] * 8 + [0] * 7
-    drawn = {tuple(one.tolist()) for one in batch.x[3:8]}
-    assert drawn == {tuple(one.tolist()) for one in stored}
+    drawn = {tuple(row.tolist()) for row in batch.x[3:8]}
+    assert drawn == {tuple(row.tolist()) for row in stored}
 
 
-def test_what_stands_in_for_missing_samples_changes_nothing():
+def test_padding_changes_nothing():
     learner = taught(scr(), [0, 1, 2])
     (x, y), (other, label) = batch_of([0, 1, 1, 2], 3), batch_of([1], 4)
     alone = learner.contrast(Samples(x, y, torch.ones(4)))
@@ -228,7 +230,7 @@ def test_the_second_view_is_augmented_and_the_first_as_it_is_set(first_view, nam
 
 
 @pytest.mark.parametrize("name", ["crop-grey", "contrastive"])
-def test_the_augmentation_is_the_one_that_was_asked_for(name):
+def test_the_augmentation_is_the_one_that_is_set(name):
     learner = scr(augment=name)
     learner.prepare((3, 4, 4), torch.uint8)
     x, _ = images_of([0] * 20, 1, channels=3)
@@ -242,7 +244,7 @@ def test_the_augmentation_is_the_one_that_was_asked_for(name):
     assert torch.equal(learner.views(x), expected)
 
 
-def test_the_first_view_is_plain_unless_told_otherwise():
+def test_the_first_view_is_plain_by_default():
     assert SCR().first_view == "plain"
 
 
@@ -267,10 +269,10 @@ def test_after_the_first_batch_every_class_can_be_predicted():
     assert learner.predict(x).tolist() == [0, 1, 2]
 
 
-# ---- what trains
+# ---- parameters that train
 
 
-def test_the_head_never_moves_and_all_else_trains():
+def test_the_head_never_moves_and_everything_else_trains():
     learner = scr(net="mlp", optimizer="adam", weight_decay=0.1)
     learner.prepare((6,), torch.float32)
     born = [parameter.detach().clone() for parameter in learner.model.head.parameters()]
@@ -288,7 +290,7 @@ def test_the_projection_has_the_papers_layers():
     assert [first.weight.shape, last.weight.shape] == [(400, 400), (128, 400)]
 
 
-def test_the_gradient_probe_has_nothing_to_see():
+def test_the_gradient_probe_has_nothing_to_measure():
     learner, probe = scr(), BalanceProbe()
     for seed in range(2):
         probe.stepped(learner, learner.learn(*batch_of([0, 1], seed)))
@@ -318,14 +320,14 @@ def test_a_review_takes_each_stored_sample_once_in_random_order_and_equal_pieces
         assert sorted(len(batch.y) for batch in samples) == [8, 8, 9]
         assert all(bool((batch.weight == 1).all()) for batch in samples)
         x, y = (torch.cat(parts) for parts in list(zip(*samples, strict=True))[:2])
-        place = [int((learner.store.x[:25] == one).all(dim=1).nonzero()) for one in x]
+        place = [int((learner.store.x[:25] == sample).all(dim=1).nonzero()) for sample in x]
         assert sorted(place) == list(range(25))
         assert torch.equal(y, learner.store.y[place])
         orders.append(place)
     assert orders[0] != orders[1] and list(range(25)) not in orders
 
 
-def test_every_end_of_a_task_is_reviewed_once_and_paid_for():
+def test_every_task_end_is_reviewed_once_and_counted():
     learner = taught(scr(memory=20, replay=8), [0, 1] * 3, [0, 1] * 3)
     with seen_by(*bodies(learner)) as calls:
         learner.end_task()
@@ -358,12 +360,14 @@ def test_without_review_the_end_of_a_task_changes_nothing():
 
 
 def naive_predictions(learner: SCR, x: Tensor) -> list[int]:
-    """From the raw samples of the memory, one by one."""
+    """Predicts from the raw samples of the memory, one by one."""
     held = int(learner.store.size)
     learner.model.eval()
     with torch.no_grad():
-        units = [F.normalize(learner.model.body(one[None]))[0] for one in learner.store.x[:held]]
-        queries = [F.normalize(learner.model.body(one[None]))[0] for one in x]
+        units = [
+            F.normalize(learner.model.body(sample[None]))[0] for sample in learner.store.x[:held]
+        ]
+        queries = [F.normalize(learner.model.body(sample[None]))[0] for sample in x]
     learner.model.train()
     labels = [learner.classes[row] for row in learner.store.y[:held].tolist()]
     means = {}
@@ -382,7 +386,7 @@ def test_predictions_are_those_of_plain_loops_over_the_memory(net):
     assert learner.predict(x).tolist() == naive_predictions(learner, x)
 
 
-def test_means_are_of_features_and_not_of_projections():
+def test_means_use_features_and_not_projections():
     learner = taught(scr(lr=1e-9), [0, 1, 2])
     x, _ = batch_of([0, 1, 2, 0], 4)
     before = learner.scores(x)
@@ -393,7 +397,7 @@ def test_means_are_of_features_and_not_of_projections():
     assert torch.equal(learner.scores(x), before)
 
 
-def test_means_are_of_images_as_they_are():
+def test_means_use_images_without_augmentation():
     learner = scr(augment="contrastive", mirror=True, mean=(0.4,), std=(0.3,), net=nn.Flatten())
     taught(learner, [0, 1, 0, 1], make=images_of)
     with seen_by(*bodies(learner)) as calls:
@@ -402,7 +406,7 @@ def test_means_are_of_images_as_they_are():
     torch.testing.assert_close(inputs, (learner.store.x[:4].float() / 255 - 0.4) / 0.3)
 
 
-def test_means_are_computed_in_pieces_once_for_each_state_and_paid_for():
+def test_means_are_computed_in_pieces_once_for_each_state_and_counted():
     learner = taught(scr(memory=600), [0, 1] * 300)
     x, _ = batch_of([0, 1], 3)
     with seen_by(*bodies(learner)) as calls:
@@ -414,7 +418,7 @@ def test_means_are_computed_in_pieces_once_for_each_state_and_paid_for():
     assert learner.trainer.image_counts == {"scores": ImageCount(trained=0, scored=1200)}
 
 
-def test_scoring_leaves_batchnorm_alone():
+def test_scoring_does_not_move_batchnorm():
     learner = taught(scr(net=NormOnly()), [0, 1], [0, 1, 1])
     before = learner.params_sha256()
     learner.predict(batch_of([0, 1], 3)[0])
@@ -471,7 +475,7 @@ def test_the_official_preset_learns():
     assert learner.cost(10) == ImageCount(trained=220)
 
 
-def test_half_precision_stays_near_and_gives_whole_scores():
+def test_half_precision_stays_close_and_gives_fp32_scores():
     x, _ = batch_of([0, 1, 2], 5)
     scores = [
         taught(scr(net="mlp", precision=name), [0, 1, 2], [0, 1, 2]).scores(x)
@@ -483,7 +487,8 @@ def test_half_precision_stays_near_and_gives_whole_scores():
 
 @dataclass(kw_only=True, eq=False)
 class Official(SCR):
-    """The contract is checked with the default augmentation; here with the other one."""
+    """SCR with the contrastive augmentation. The contract is checked elsewhere with the default
+    one."""
 
     augment: Augment = "contrastive"
     mirror: bool = True
@@ -504,12 +509,12 @@ def test_the_contract_holds_with_contrastive_views_and_mirror_images(name):
     checks.CHECKS[name](Official)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "temperature": 0.1, "review": True}
     assert defaults(SCR, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(SCR) == {
         "optimizer": "sgd",
         "lr": 0.1,

@@ -1,4 +1,4 @@
-"""SS-IL: its two terms by plain loops, what its softmaxes do not compare, and its limits."""
+"""SS-IL: the two terms against plain loops, the separation of its softmaxes, and the limits."""
 
 import math
 
@@ -57,8 +57,8 @@ def test_a_softmax_within_groups_is_one_for_each_group():
         torch.testing.assert_close(got[:, rows], logits[:, rows].log_softmax(dim=1))
 
 
-def test_a_group_whose_logits_are_far_below_those_of_others_has_finite_ones():
-    """Its exponentials vanish next to those of the other group."""
+def test_a_group_with_logits_far_below_the_others_stays_finite():
+    """Its exponentials vanish beside those of the other group."""
     logits = torch.tensor([[1e4, 1e4, -1e4, -1e4]], requires_grad=True)
     got = group_log_softmax(logits, torch.tensor([0, 0, 2, 2]))
     torch.testing.assert_close(got.detach(), torch.full((1, 4), -math.log(2)))
@@ -72,7 +72,7 @@ def test_the_gradient_within_groups_agrees_with_finite_differences():
     assert torch.autograd.gradcheck(lambda o: group_log_softmax(o, group), logits.requires_grad_())
 
 
-def test_with_one_group_it_is_the_plain_distillation():
+def test_with_one_group_it_is_plain_distillation():
     source = torch.Generator().manual_seed(3)
     logits, taught = torch.randn(2, 5, 4, generator=source)
     out = Output(logits, torch.zeros(5, dtype=int), torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]))
@@ -85,7 +85,8 @@ def test_with_one_group_it_is_the_plain_distillation():
 
 
 def naive_terms(learner: SSIL, out: Output, taught: Tensor, tasks: list[set[int]]):
-    """Both terms by plain loops; `tasks` are the rows of each so far, the running one last."""
+    """Computes both terms by plain loops. `tasks` are the rows of each task so far, the running one
+    last."""
     new, old = tasks[-1], set().union(*tasks[:-1])
     of_new, of_old, divergence = [], [], []
     t = learner.temperature
@@ -102,27 +103,27 @@ def naive_terms(learner: SSIL, out: Output, taught: Tensor, tasks: list[set[int]
     if learner.loss == "mean":
         apart = sum(of_new + of_old) / len(of_new + of_old)
     else:
-        apart = sum(sum(one) / len(one) for one in (of_new, of_old) if one)
+        apart = sum(sum(losses) / len(losses) for losses in (of_new, of_old) if losses)
     return {"apart": apart, "tasks": sum(divergence) / len(divergence)}
 
 
 def check_terms(learner: SSIL, items) -> list[dict[str, float]]:
-    tasks, shown, found = [set()], [], []
+    tasks, inputs, found = [set()], [], []
     for item in items:
         if item == BOUNDARY:
             learner.new_task()
             tasks.append(set())
             continue
-        if not shown:
+        if not inputs:
             learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-            hook = lambda module, given, out: shown.append(given[0].detach())  # noqa: E731
+            hook = lambda module, given, out: inputs.append(given[0].detach())  # noqa: E731
             learner.model.body.register_forward_hook(hook)
         step = learner.learn(*item)
         known = set().union(*tasks)
         tasks[-1] |= {learner.class_index.row_of[label] for label in item[1].tolist()} - known
         # mirror images lie behind all samples; a step reports them with their own batch
         sizes = [len(item[1]), learner.replay]
-        views = torch.cat(learner.views.cut(shown[-1], sizes))
+        views = torch.cat(learner.views.cut(inputs[-1], sizes))
         expected = naive_terms(learner, step.together, learner.previous(views), tasks)
         found.append({name: term.item() for name, term in step.terms.items()})
         assert found[-1] == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -143,7 +144,7 @@ def test_terms_and_loss_agree_with_plain_loops(name, settings):
         assert found[-1]["tasks"] > 1e-3
 
 
-def test_mirror_images_are_samples_like_any_other():
+def test_mirror_images_count_as_samples():
     check_terms(ssil(net=nn.Flatten(), mirror=True), as_images(batches(TASKS)))
 
 
@@ -192,9 +193,9 @@ def test_stream_and_replay_have_one_forward_and_the_previous_network_sees_the_sa
     learner, sizes = ssil(net=with_batchnorm()), []
     learner.prepare((6,), torch.float32)
     on_every_forward(learner, lambda module, given, out: sizes.append(len(out)))
-    asked = record_calls(learner.previous.model, "features")
+    calls = record_calls(learner.previous.model, "features")
     learned(learner, batches([[0, 1, 2], BOUNDARY, [3, 4]]))
-    assert sizes == [len(views) for views, _ in asked] == [15, 14]
+    assert sizes == [len(views) for views, _ in calls] == [15, 14]
 
 
 # ---- limits
@@ -208,7 +209,7 @@ def test_in_the_first_task_it_is_finetuning():
     assert float((ours - parameters(ssil(ER, net="mlp", lr=0.1), first)).abs().max()) > 1e-3
 
 
-def test_a_network_that_stays_is_distilled_from_itself():
+def test_a_network_that_does_not_move_has_no_distillation_loss():
     still, moving = ssil(lr=1e-30), ssil()
     for learner in (still, moving):
         learned(learner, batches(TASKS))
@@ -217,8 +218,8 @@ def test_a_network_that_stays_is_distilled_from_itself():
     assert moving.learn(*item).terms["tasks"].item() > 1e-3
 
 
-def test_distillation_holds_what_the_previous_network_said_within_a_task():
-    """Its logits of old classes, up to a constant for each task, on samples of new ones."""
+def test_distillation_preserves_the_previous_networks_logits_within_a_task():
+    """It holds logits of old classes on samples of new ones, up to a constant for each task."""
 
     def moved(strength: float) -> float:
         items = list(batches([[0, 1] * 2] * 10 + [BOUNDARY] + [[2, 3] * 2] * 30))
@@ -236,12 +237,12 @@ def test_distillation_holds_what_the_previous_network_said_within_a_task():
 # ---- tasks
 
 
-def test_classes_that_come_late_join_the_running_task_and_boundaries_without_any_count_none():
+def test_late_classes_join_the_running_task_and_empty_tasks_do_not_count():
     learner = learned(ssil(), batches([[0, 1], [2], BOUNDARY, [0], BOUNDARY, [4], [5, 3, 4]]))
     assert learner.tasks.first[:6].tolist() == [0, 0, 0, 3, 3, 3]
 
 
-def test_a_saved_state_with_a_task_that_is_no_row_is_refused():
+def test_a_saved_state_with_an_invalid_task_row_is_refused():
     learner = learned(ssil(), batches([[0, 1], [2]]))
     state = learner.state_dict()
     state["parts"]["tasks"]["first"][0] = 3
@@ -263,15 +264,17 @@ def test_bad_settings_are_refused(wrong):
 def test_the_previous_network_is_in_cost_and_bytes():
     assert SSIL(mirror=True).cost(10) == ImageCount(trained=148, scored=148)
     learner = learned(ssil(net="mlp"), batches([[0, 1]]))
-    assert copy_bytes(learner) == 4 * sum(one.numel() for one in learner.model.parameters())
+    assert copy_bytes(learner) == 4 * sum(
+        parameter.numel() for parameter in learner.model.parameters()
+    )
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "loss": "mean", "strength": 1.0, "temperature": 2.0}
     assert defaults(SSIL, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(SSIL) == {
         "optimizer": "nesterov",
         "lr": 0.1,

@@ -1,4 +1,4 @@
-"""Whatever a name holds is text for those who read a table, and does nothing there."""
+"""Names with special characters appear as text in every format, and have no other effect."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_names_do_nothing_in_a_table_or_a_picture(runs: Path, tmp_path: Path) ->
     assert "owned" in drawing and "\x1b" not in drawing
 
 
-def test_what_is_named_by_bytes_that_are_no_text_can_be_run_and_shown(tmp_path: Path) -> None:
+def test_names_that_are_no_valid_text_can_be_run_and_shown(tmp_path: Path) -> None:
     folder = tmp_path / "\udcff"
     folder.mkdir()
     vectors = {"x": np.eye(4, dtype=np.float32).repeat(20, axis=0), "y": np.arange(80) // 20}

@@ -56,13 +56,13 @@ def test_bars_show_the_means_of_the_table(runs: Path, tmp_path: Path) -> None:
 def test_bars_say_of_how_many_runs_they_are(runs: Path) -> None:
     groups = figures.runs_by_row_name(read(runs))
     axes = Figure().subplots()
-    for shown, told in (
+    for shown, run_line in (
         (groups, "mean and spread of 1 to 3 runs"),
         ({"er": groups["er"]}, "mean and spread of 3 runs"),
         ({"er": groups["er"][:1]}, "1 run"),
     ):
         figures._bars(axes, shown)
-        assert axes.get_title() == told
+        assert axes.get_title() == run_line
 
 
 def test_references_are_grey_beside_methods() -> None:
@@ -74,10 +74,12 @@ def test_references_are_grey_beside_methods() -> None:
 
 
 def test_a_curve_is_the_mean_of_whole_runs(runs: Path, tmp_path: Path) -> None:
-    """One that lacks its last point has no part in it."""
+    """A run that lacks its last point is left out."""
     out = Path(shutil.copytree(runs, tmp_path / "runs"))
-    both = [one for one in read(out) if one.method == "er" and not one.variant][:2]
-    first, second = ([one.accuracy for one in RunFolder(Path(run.out)).points()] for run in both)
+    both = [run for run in read(out) if run.method == "er" and not run.variant][:2]
+    first, second = (
+        [point.accuracy for point in RunFolder(Path(run.out)).points()] for run in both
+    )
     for expected in ([(a + b) / 2 for a, b in zip(first, second, strict=True)], second):
         axes = Figure().subplots()
         figures._curves(axes, {"er": both})
@@ -186,7 +188,7 @@ def test_a_method_has_a_bar_for_each_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [3, 12, 21])
 def test_every_name_of_the_legend_is_inside_of_the_picture(count: int) -> None:
-    """Also where there are as many as there are methods."""
+    """Every name fits, even in a picture of all methods."""
     names = [f"a-long-method-{number} mirror=false" for number in range(count)]  # two lines each
     figure, axes = figures._panels(names, 2)
     for name in names:

@@ -1,4 +1,4 @@
-"""onepass report, seen in a real browser: it loads, sorts, filters, prints, and injects nothing."""
+"""The report in a real browser: it loads, sorts, filters, prints, and injects nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOSTILE = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three methods, two seeds each, watched; one run is broken and one damaged."""
+    """Writes runs of three methods with probes, two seeds each; one is broken and one damaged."""
     out = tmp_path_factory.mktemp("runs")
     watched = ("--seeds", 2, "--probe", "balance", "--device", "cpu", "--json", "--out", out)
     assert onepass("run", "er", "gsa", "finetune", *watched).status == 0
@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(runs: Path) -> str:
-    return written(runs, to=runs.parent / "report.html")
+    return write_lines(runs, to=runs.parent / "report.html")
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ def browser(page: str) -> Iterator[Any]:
         yield opened
 
 
-def written(*paths: Path, to: Path) -> str:
+def write_lines(*paths: Path, to: Path) -> str:
     done = onepass("report", *paths, "-o", to)
     assert done.status == 0, done.err
     return to.as_uri()
 
 
 def see(browser: Any, page: str) -> None:
-    """Opens a page, and waits until its figures are drawn."""
+    """Opens a page and waits until its figures are drawn."""
     browser.get(page)
     drawn = "return document.querySelectorAll('figure svg').length"
     ends = time.monotonic() + 20
@@ -77,22 +77,22 @@ def find(browser: Any, selector: str) -> Any:
 
 def column(browser: Any, section: str, label: str) -> list[str]:
     cells = f"#{section} tbody td[data-label='{label}']"
-    return [one.text for one in browser.find_elements("css selector", cells)]
+    return [cell.text for cell in browser.find_elements("css selector", cells)]
 
 
 def sort_button(browser: Any, label: str) -> Any:
     headers = browser.find_elements("css selector", "#results thead button")
-    return next(one for one in headers if one.text.split()[0] == label)
+    return next(header for header in headers if header.text.split()[0] == label)
 
 
 def sorted_by(browser: Any) -> dict[str, str]:
     headers = browser.find_elements("css selector", "#results thead th")
-    told = {one.text.split()[0]: one.get_attribute("aria-sort") for one in headers}
-    return {label: order for label, order in told.items() if order != "none"}
+    run_line = {header.text.split()[0]: header.get_attribute("aria-sort") for header in headers}
+    return {label: order for label, order in run_line.items() if order != "none"}
 
 
 def wide(browser: Any) -> list[int]:
-    """The page's width, and the window's."""
+    """Returns the widths of the page and of the window."""
     return browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
 
 
@@ -104,7 +104,7 @@ def test_it_loads_without_a_word_in_the_console_and_asks_for_nothing(
 ) -> None:
     assert browsers.console(browser) == []
     assert browsers.requests(browser) == [page]
-    titles = [one.text for one in browser.find_elements("css selector", "section h2")]
+    titles = [title.text for title in browser.find_elements("css selector", "section h2")]
     assert titles[:2] == ["Summary", "Results"]
     for figure in browser.find_elements("css selector", "figure"):
         assert figure.find_element("css selector", "svg").get_attribute("aria-label")
@@ -170,11 +170,11 @@ def test_tables_are_filtered_by_words_and_by_choice(browser: Any) -> None:
     search.send_keys(" ")
     states = Select(find(browser, "#runs .controls select"))
     states.select_by_visible_text("damaged")
-    (told,) = column(browser, "runs", "state")
-    assert told == "damaged: result.json: it is not JSON"
+    (run_line,) = column(browser, "runs", "state")
+    assert run_line == "damaged: result.json: it is not JSON"
     states.select_by_visible_text("unfinished")
-    (told,) = column(browser, "runs", "state")
-    assert told == "unfinished at 146 of 146 steps"
+    (run_line,) = column(browser, "runs", "state")
+    assert run_line == "unfinished at 146 of 146 steps"
 
 
 def test_figures_follow_what_is_chosen(browser: Any) -> None:
@@ -195,16 +195,16 @@ def test_figures_follow_what_is_chosen(browser: Any) -> None:
     time.sleep(0.3)
     assert len(browser.find_elements("css selector", "#detail details table")) == 6
     links = browser.find_elements("css selector", "#results td button")
-    next(one for one in links if one.text == "finetune").click()
+    next(link for link in links if link.text == "finetune").click()
     assert find(browser, "#detail .columns h3").text.startswith("finetune")
     assert browsers.console(browser) == []
 
 
-def test_what_is_not_comparable_does_not_compete(runs: Path, tmp_path: Path) -> None:
+def test_only_comparable_rows_compete(runs: Path, tmp_path: Path) -> None:
     result = json.loads((runs / "er-digits-m100-s0/result.json").read_text())
     held_out = {**result, "variant": "validation=0.1", "accuracy": 100.0}
     (tmp_path / "kept.jsonl").write_text(json.dumps(held_out) + "\n" + json.dumps(result) + "\n")
-    page = written(tmp_path / "kept.jsonl", to=tmp_path / "report.html")
+    page = write_lines(tmp_path / "kept.jsonl", to=tmp_path / "report.html")
     with browsers.opened() as browser:
         see(browser, page)
         settings = column(browser, "summary", "setting")
@@ -253,7 +253,7 @@ def test_a_thousand_runs_open_in_seconds(runs: Path, tmp_path: Path) -> None:
         for n in range(1000)
     ]
     (tmp_path / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = written(tmp_path / "many.jsonl", to=tmp_path / "report.html")
+    page = write_lines(tmp_path / "many.jsonl", to=tmp_path / "report.html")
     with browsers.opened() as browser:
         began = time.monotonic()
         browser.get(page)
@@ -272,7 +272,7 @@ def test_a_thousand_runs_open_in_seconds(runs: Path, tmp_path: Path) -> None:
 
 
 def hostile(runs: Path, out: Path) -> Path:
-    """A run in which every word is made to do harm."""
+    """A run whose every text tries to inject code."""
     folder = Path(shutil.copytree(runs / "gsa-digits-m100-s0", out / HOSTILE[2].replace("/", "_")))
     result = json.loads((folder / "result.json").read_text())
     words = dict(
@@ -301,11 +301,11 @@ def hostile(runs: Path, out: Path) -> Path:
 def test_a_hostile_run_injects_nothing(runs: Path, tmp_path: Path, width: int) -> None:
     (tmp_path / "runs").mkdir()
     folder = hostile(runs, tmp_path / "runs")
-    page = written(folder, folder / "lines.jsonl", to=tmp_path / "report.html")
+    page = write_lines(folder, folder / "lines.jsonl", to=tmp_path / "report.html")
     with browsers.opened(width) as browser:
         see(browser, page)
-        for one in browser.find_elements("css selector", "summary"):
-            browser.execute_script("arguments[0].parentElement.open = true", one)
+        for summary in browser.find_elements("css selector", "summary"):
+            browser.execute_script("arguments[0].parentElement.open = true", summary)
         time.sleep(0.5)
         assert browser.execute_script("return window.hacked ?? null") is None
         count = "return document.querySelectorAll(arguments[0]).length"
@@ -313,7 +313,9 @@ def test_a_hostile_run_injects_nothing(runs: Path, tmp_path: Path, width: int) -
         assert browser.execute_script(count, "img, iframe, object, embed, svg svg, [onload]") == 0
         assert browser.execute_script(count, "[onerror], [onmouseover], [style*=expression]") == 0
         links = "return [...document.querySelectorAll('[href]')].map(a => a.getAttribute('href'))"
-        assert all(one.startswith("#") or one == "data:," for one in browser.execute_script(links))
+        assert all(
+            link.startswith("#") or link == "data:," for link in browser.execute_script(links)
+        )
         assert HOSTILE[0] in browser.find_element("css selector", "#results").text
         everything = browser.execute_script("return document.querySelector('main').textContent")
         assert not set(everything) & set("\u202e\u2066\u2028\u2029\x00\x1b")

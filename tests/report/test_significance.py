@@ -30,16 +30,16 @@ def test_the_t_test_is_that_of_the_textbook() -> None:
 
 
 def test_the_signed_rank_test_counts_all_signs() -> None:
-    """The exact p: among all 2^n signs of the ranks, how many are at least as uneven."""
+    """The exact p is the share of all 2^n signs of the ranks that are at least as uneven."""
     d = [OURS[seed] - THEIRS[seed] for seed in OURS]
-    ranks = [sorted(map(abs, d)).index(abs(one)) + 1 for one in d]
+    ranks = [sorted(map(abs, d)).index(abs(difference)) + 1 for difference in d]
 
     def uneven(signs) -> float:
         up = sum(rank for rank, sign in zip(ranks, signs, strict=True) if sign > 0)
         return abs(up - sum(ranks) / 2)
 
     all_signs = list(product((1, -1), repeat=len(d)))
-    seen = uneven([1 if one > 0 else -1 for one in d])
+    seen = uneven([1 if difference > 0 else -1 for difference in d])
     exact = sum(uneven(signs) >= seen for signs in all_signs) / len(all_signs)
     assert compare_paired(OURS, THEIRS).wilcoxon == pytest.approx(exact)
 
@@ -54,15 +54,15 @@ def test_too_few_seeds_have_no_p(pairs: int, t_test: int, wilcoxon: int) -> None
 
 
 @pytest.mark.parametrize("shift", [0.0, 2.0])
-def test_rows_that_always_differ_alike_have_no_p(shift: float) -> None:
-    found = compare_paired({seed: one + shift for seed, one in THEIRS.items()}, THEIRS)
+def test_equal_differences_have_no_p(shift: float) -> None:
+    found = compare_paired({seed: value + shift for seed, value in THEIRS.items()}, THEIRS)
     assert (found.t_test, found.wilcoxon) == (None, None)
 
 
-def test_differences_of_as_many_images_are_the_same_difference() -> None:
-    """Of 360, as percentages, which are no exact numbers: equal ones have no p, and share ranks."""
+def test_differences_of_equally_many_images_are_equal() -> None:
+    """Percentages of 360 images are inexact; equal differences still share ranks and have no p."""
     theirs = {seed: 100 * n / 360 for seed, n in enumerate((200, 211, 223, 238, 251, 307))}
-    ours = {seed: 100 * (round(3.6 * one) + 3) / 360 for seed, one in theirs.items()}
+    ours = {seed: 100 * (round(3.6 * value) + 3) / 360 for seed, value in theirs.items()}
     assert len({ours[seed] - theirs[seed] for seed in ours}) > 1
     found = compare_paired(ours, theirs)
     assert (len(found.differences), found.t_test, found.wilcoxon) == (6, None, None)
@@ -79,7 +79,7 @@ def rows(*arguments: object) -> list[dict[str, str]]:
 
 
 def of(method: str, values: dict[int, float], **more) -> list[dict]:
-    return [run_line(method, seed, one, **more) for seed, one in values.items()]
+    return [run_line(method, seed, value, **more) for seed, value in values.items()]
 
 
 def test_the_command_tests_each_row_against_the_method_that_is_named(tmp_path: Path) -> None:
@@ -122,25 +122,28 @@ def test_only_columns_that_are_shown_are_explained(
     [{"memory": 200}, {"validation": 0.1}, {"stream": "blurry"}, {"dataset": "other"}],
     ids=lambda other: next(iter(other)),
 )
-def test_what_learned_something_else_is_not_compared(other: dict, tmp_path: Path) -> None:
+def test_rows_of_another_stream_are_not_compared(other: dict, tmp_path: Path) -> None:
     file = write_lines(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS, **other))
     assert {row["pairs"] for row in rows(file, "--against", "er")} == {""}
 
 
-def test_what_keeps_nothing_is_compared_with_one_memory_and_never_with_any_of_several(
+def test_a_row_without_memory_is_compared_only_if_the_reference_has_one_size(
     tmp_path: Path,
 ) -> None:
-    """As if it were that of M=100, side by side with M=200 too."""
+    """A run without memory is compared with M=100, and also when M=200 stands beside it."""
     lines = [*of("er", THEIRS), *of("finetune", OURS, memory=0)]
     alone = write_lines(tmp_path / "a.jsonl", *lines)
     assert rows(alone, "--against", "er")[1]["pairs"] == "6"
     several = write_lines(tmp_path / "b.jsonl", *lines, *of("er", OURS, memory=200))
     assert {row["pairs"] for row in rows(several, "--against", "er")} == {""}
-    assert "several sizes of memory" in onepass("table", several, "--against", "er").out
+    assert (
+        "it has no memory and er has several sizes"
+        in onepass("table", several, "--against", "er").out
+    )
 
 
-def test_of_several_variants_the_rows_own_counts_or_one_that_is_named(tmp_path: Path) -> None:
-    shifted = {seed: one - 1 for seed, one in THEIRS.items()}
+def test_a_row_is_compared_with_its_own_variant_or_a_named_one(tmp_path: Path) -> None:
+    shifted = {seed: value - 1 for seed, value in THEIRS.items()}
     lines = [
         *of("gsa", OURS),
         *of("er", THEIRS, variant="lr=1"),
@@ -149,8 +152,8 @@ def test_of_several_variants_the_rows_own_counts_or_one_that_is_named(tmp_path: 
     file = write_lines(tmp_path / "a.jsonl", *lines)
     assert rows(file, "--against", "er")[0]["pairs"] == ""
     assert "VARIANT" in onepass("table", file, "--against", "er").out
-    one, other = (float(rows(file, "--against", f"er lr={n}")[0]["difference"]) for n in (1, 2))
-    assert other == pytest.approx(one + 1, abs=1e-3)
+    first, other = (float(rows(file, "--against", f"er lr={n}")[0]["difference"]) for n in (1, 2))
+    assert other == pytest.approx(first + 1, abs=1e-3)
     refused = onepass("table", file, "--against", "err")
     assert refused.status == 2 and "er lr=1, er lr=2, gsa" in refused.error
 
@@ -164,8 +167,8 @@ def test_a_table_has_room_for_tests_against_one_method(tmp_path: Path) -> None:
     assert refused.status == 2 and "against one method, not 2" in refused.error
 
 
-def test_common_names_the_variant_that_has_nothing_otherwise(tmp_path: Path) -> None:
-    """As whoever takes parts away from a method compares with the whole."""
+def test_common_names_the_variant_with_all_defaults(tmp_path: Path) -> None:
+    """Ablations are compared with `gsa common`, the full method."""
     whole = [run_line("gsa", seed, 30.0 + seed) for seed in range(3)]
     parts = [run_line("gsa", seed, 28.0 + seed, variant="without=new") for seed in range(3)]
     file = write_lines(tmp_path / "a.jsonl", *whole, *parts)
@@ -185,7 +188,7 @@ def test_variants_that_are_not_compared_with_each_other_are_named(tmp_path: Path
 
 
 def test_variants_that_could_not_be_compared_are_not_named(tmp_path: Path) -> None:
-    """As those of two streams."""
+    """Variants on two streams cannot be compared."""
     lines = [*of("er", THEIRS), *of("er", OURS, variant="stream=blurry", stream="blurry")]
     file = write_lines(tmp_path / "a.jsonl", *lines)
     assert "each other" not in onepass("table", file, "--against", "er").out

@@ -1,4 +1,4 @@
-"""LaTeX and markdown that their readers can read, whatever the cells hold."""
+"""LaTeX and markdown stay valid whatever the cells hold."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_in_latex_numbers_stand_to_the_right_and_notes_below_the_tabular() -> No
         ("-", "--", "-"),
     ],
 )
-def test_what_stands_out_does_so_in_each_format(cell, in_latex, in_markdown) -> None:
+def test_ranks_and_notes_show_in_each_format(cell, in_latex, in_markdown) -> None:
     table = Table(["method", "accuracy"], [["er", cell]])
     assert f"er & {in_latex} \\\\" in latex(table)
     assert f"| er | {in_markdown} |" in markdown(table)

@@ -41,7 +41,7 @@ def test_rows_come_in_the_order_of_folders_with_numbers_by_their_size(
     ordered = [("50", "2"), ("50", "10"), ("100", "0")]
     assert [(row["memory"], row["seed"]) for row in table] == ordered
     listed = onepass("runs", "list", tmp_path, "--json").records
-    assert [(str(one["memory"]), str(one["seed"])) for one in listed] == ordered
+    assert [(str(run["memory"]), str(run["seed"])) for run in listed] == ordered
 
 
 def test_a_table_shows_mean_and_sample_deviation_over_the_seeds(runs: Path) -> None:
@@ -82,8 +82,8 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
     numbers = read_csv(formats["csv"].out)
     left_out = ("scored/sample", *layout.HIDDEN)
     names = [name for name in numbers[0] if not name.endswith(" sd") and name not in left_out]
-    told = {"trained/sample": "passes/sample", "kept bytes": "kept"}
-    header = [told.get(name, name) for name in names]
+    run_line = {"trained/sample": "passes/sample", "kept bytes": "kept"}
+    header = [run_line.get(name, name) for name in names]
     cells = [header, *([for_people(row, name) for name in names] for row in numbers)]
 
     first, rule, *body = formats["markdown"].out.splitlines()
@@ -102,13 +102,13 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
 
 
 def unmarked(cell: str) -> str:
-    """A cell of LaTeX without what makes it bold or underlined, or a hyphen a dash."""
+    """Returns a LaTeX cell without bold, underline and dashes."""
     bare = re.sub(r"\\(textbf|mathbf|underline){", "", cell).replace("}", "")
     return bare.replace(r" \pm ", " ± ").replace("--", "-").strip("$")
 
 
 def for_people(row: dict[str, str], name: str) -> str:
-    """A cell of the other formats, from the numbers of the comma-separated one."""
+    """Returns a cell of the other formats from the numbers of the CSV."""
     if name == "trained/sample" and float(row["scored/sample"]):
         return f"{row[name]} + {row['scored/sample']}"
     if name == "kept bytes":  # thousands, on the digits
@@ -121,7 +121,7 @@ def for_people(row: dict[str, str], name: str) -> str:
     return f"{float(row[name]):.1f}{spread}" if row[name] else "-"
 
 
-def test_a_run_that_lies_there_twice_counts_once(runs: Path, tmp_path: Path) -> None:
+def test_a_copied_run_counts_once(runs: Path, tmp_path: Path) -> None:
     for place in ("one", "copy"):
         for seed in (0, 1):
             shutil.copytree(runs / f"er-synthetic-m100-s{seed}", tmp_path / place / f"er-{seed}")
@@ -148,7 +148,7 @@ def test_a_method_without_memory_is_the_same_run_for_every_memory(tmp_path: Path
 def test_two_results_for_a_seed_are_not_two_seeds(
     other: dict[str, object], runs: Path, tmp_path: Path
 ) -> None:
-    """Of two versions of the code, or of data that changed in between: a row for each folder."""
+    """Two versions of the code or of the data give a row for each folder."""
     for place in ("before", "after"):
         for seed in (0, 1):
             folder = tmp_path / place / f"er-{seed}"
@@ -163,7 +163,7 @@ def test_two_results_for_a_seed_are_not_two_seeds(
 
 
 @pytest.mark.parametrize("left", [0, 3, None], ids=["emptied", "a part", "deleted"])
-def test_missing_events_are_told_in_one_line(
+def test_missing_events_give_one_line(
     left: int | None, runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for seed in (0, 1):

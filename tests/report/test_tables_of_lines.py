@@ -1,4 +1,4 @@
-"""Lines of finished runs as tables: beside folders, in folders, old ones, and side by side."""
+"""Tables from lines of finished runs: old lines, lines in folders, and lines beside run folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onepass.runs import lines, query
 
 @pytest.fixture(scope="module")
 def file(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same runs as lines."""
+    """Writes the same runs as lines."""
     path = tmp_path_factory.mktemp("lines") / "all.jsonl"
     for result in query.find_results(runs):
         lines.append_result(path, result)
@@ -72,9 +72,7 @@ def test_a_table_whose_rows_look_alike_says_below_what_tells_them_apart(
     assert not caplog.messages
 
 
-def test_for_programs_it_is_said_beside_the_table(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_csv_puts_the_note_into_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = write_lines(tmp_path / "a.jsonl", *TWINS)
     alike = onepass("table", file, "--format", "csv", "--columns", "method,accuracy")
     assert alike.out == "method,accuracy\ngsa,80.0000\ngsa,90.0000\n"
@@ -82,7 +80,7 @@ def test_for_programs_it_is_said_beside_the_table(
 
 
 @pytest.mark.parametrize("name", ["empty.jsonl", "none.jsonl", "none"])
-def test_a_table_of_nothing_is_one_line(name: str, tmp_path: Path) -> None:
+def test_an_empty_table_is_an_error_of_one_line(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
     done = onepass("table", tmp_path / name)
     assert done.status == 2
@@ -135,7 +133,7 @@ def test_lines_of_other_things_are_passed_over_and_counted_once(
     assert nothing.status == 2 and "no finished run" in nothing.error
 
 
-def test_what_an_old_line_does_not_tell_is_missing_and_never_guessed(tmp_path: Path) -> None:
+def test_a_field_that_an_old_line_lacks_stays_empty(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "a.jsonl", run_line("er", 0, 50.0))
     (row,) = read_csv(onepass("table", file, "--format", "csv").out)
     untold = ("forgetting", "any-time", "steps/s", "trained/sample", "scored/sample", "kept bytes")
@@ -171,7 +169,7 @@ def test_seeds_of_a_preset_before_and_after_it_changed_are_two_rows(tmp_path: Pa
 
 def test_a_line_without_settings_hides_no_difference_of_others(tmp_path: Path) -> None:
     settings = ({}, {"lr": 0.1}, {"lr": 0.2}, {"lr": 0.1})
-    lines = [run_line("er", n, 60.0 + 10 * n, settings=one) for n, one in enumerate(settings)]
+    lines = [run_line("er", n, 60.0 + 10 * n, settings=own) for n, own in enumerate(settings)]
     made = read_csv(
         onepass("table", write_lines(tmp_path / "a.jsonl", *lines), "--format", "csv").out
     )
@@ -186,7 +184,7 @@ def test_a_line_without_settings_hides_no_difference_of_others(tmp_path: Path) -
     assert row["n"] == "3"
 
 
-def test_data_at_one_place_that_is_written_in_two_ways_are_two_rows(tmp_path: Path) -> None:
+def test_two_spellings_of_a_data_path_are_two_rows(tmp_path: Path) -> None:
     places = ("/data/pets", "/data/pets/")
     lines = [
         run_line("er", 0, 50.0, dataset="pets", dataset_identity=place, data_sha256=str(number))
@@ -205,7 +203,7 @@ def test_the_committed_lines_are_rendered() -> None:
     assert any("20 channels" in row["variant"] and not row["forgetting"] for row in found)
 
 
-def test_only_of_one_dataset(tmp_path: Path) -> None:
+def test_a_table_of_one_dataset(tmp_path: Path) -> None:
     lines = [run_line("er", 0, 50.0, dataset=name) for name in ("toys", "pets")]
     file = write_lines(tmp_path / "a.jsonl", *lines)
     (row,) = read_csv(onepass("table", file, "--dataset", "pets", "--format", "csv").out)
@@ -213,7 +211,7 @@ def test_only_of_one_dataset(tmp_path: Path) -> None:
     assert "'pets'" in onepass("table", file, "--dataset", "pet").error
 
 
-def test_only_of_runs_that_meet_every_condition(tmp_path: Path) -> None:
+def test_a_table_of_the_runs_that_meet_every_condition(tmp_path: Path) -> None:
     lines = [
         run_line("er", seed, 50.0 + seed, memory=memory, settings={"lr": 10.0**-memory})
         for seed in (0, 1)
@@ -221,12 +219,12 @@ def test_only_of_runs_that_meet_every_condition(tmp_path: Path) -> None:
     ]
     file = write_lines(tmp_path / "a.jsonl", *lines)
     for asked in (["memory=5"], ["lr>1e-9", "seed<7"]):
-        where = [word for one in asked for word in ("--where", one)]
+        where = [word for condition in asked for word in ("--where", condition)]
         (row,) = read_csv(onepass("table", file, *where, "--format", "csv").out)
         assert (row["memory"], row["n"], row["accuracy"]) == ("5", "2", "50.5000")
 
 
-def test_settings_that_only_a_folder_tells_are_conditions_too(runs: Path, tmp_path: Path) -> None:
+def test_settings_recorded_only_in_a_folder_can_be_conditions(runs: Path, tmp_path: Path) -> None:
     for number, name in enumerate(("er-synthetic-m100-s0", "er-synthetic-m100-s1")):
         shutil.copytree(runs / name, tmp_path / name)
         change_result(tmp_path / name, settings={})
@@ -307,7 +305,8 @@ def pivoted(file: Path, form: str) -> str:
 def test_streams_stand_side_by_side(tmp_path: Path) -> None:
     streams = ("", "stream=blurry:n=50,m=10")
     lines = [
-        run_line("er", 0, 9.0 + n, variant=f"lr=1 {one}".strip()) for n, one in enumerate(streams)
+        run_line("er", 0, 9.0 + n, variant=f"lr=1 {stream}".strip())
+        for n, stream in enumerate(streams)
     ]
     file = write_lines(tmp_path / "a.jsonl", *lines)
     done = onepass("table", file, "--pivot", "stream", "--columns", "accuracy", "--format", "csv")
@@ -317,7 +316,7 @@ def test_streams_stand_side_by_side(tmp_path: Path) -> None:
     assert row["blurry:n=50,m=10 accuracy"] == "10.0000"
 
 
-def test_training_for_scores_is_told_where_costs_are_shown(tmp_path: Path) -> None:
+def test_a_note_says_what_training_for_scores_costs(tmp_path: Path) -> None:
     lines = [
         run_line(
             "gdumb", seed, 50.0, memory=memory, scoring_seconds=seconds, images_beside_steps=spent
@@ -331,14 +330,14 @@ def test_training_for_scores_is_told_where_costs_are_shown(tmp_path: Path) -> No
         tmp_path / "a.jsonl", *lines, run_line("scr", 0, 9.0, images_beside_steps=looked_at)
     )
     said = (
-        "gdumb also trains when it is scored, which is not counted here: in a run "
-        "28 672 to 258 048 images, 4.2 to 60.0 s with the scores.\n"
+        "gdumb also trains each time it is scored. The columns above leave that out. "
+        "In a run it is 28 672 to 258 048 images, and 4.2 to 60.0 s with the scoring.\n"
     )
     for columns in ("method,memory,seconds", "method,memory,passes/sample"):
         for pivot in ((), ("--pivot", "memory")):
             assert said in onepass("table", file, "--columns", columns, *pivot).out
-    one = onepass("table", file, "--where", "memory=100").out
-    assert "in a run 28 672 images, 4.2 s with the scores.\n" in one
+    single = onepass("table", file, "--where", "memory=100").out
+    assert "In a run it is 28 672 images, and 4.2 s with the scoring.\n" in single
     for asked in (("--columns", "method,memory,accuracy"), ("--where", "method=scr")):
         assert "also trains" not in onepass("table", file, *asked).out
 
@@ -357,3 +356,36 @@ def test_the_best_and_the_second_stand_out_among_those_that_learned_the_same(
         "& 90.0 &",
     ):
         assert shown in text
+
+
+def test_words_that_all_rows_share_stand_above_the_table(tmp_path: Path) -> None:
+    variants = ("precision=bf16", "lr=1 precision=bf16")
+    file = write_lines(
+        tmp_path / "a.jsonl", *(run_line("er", 0, 9.0, variant=text) for text in variants)
+    )
+    assert onepass("table", file).out.startswith("All rows: precision=bf16\n")
+    markdown = onepass("table", file, "--columns", "method,variant", "--format", "markdown").out
+    assert markdown.startswith("All rows: precision=bf16\n\n| method | variant |\n")
+    assert "| er |  |\n| er | lr=1 |\n" in markdown
+    latex = onepass("table", file, "--format", "latex").out
+    assert latex.startswith("{\\footnotesize All rows: precision=bf16\\par\\smallskip}\n\\begin")
+    in_csv = [row["variant"] for row in read_csv(onepass("table", file, "--format", "csv").out)]
+    assert in_csv == list(variants)
+
+
+def test_a_table_of_one_row_or_without_variants_has_nothing_above_it(tmp_path: Path) -> None:
+    lines = [run_line(name, 0, 9.0, variant="precision=bf16") for name in ("er", "gsa")]
+    assert "All rows" not in onepass("table", write_lines(tmp_path / "a.jsonl", lines[0])).out
+    both = write_lines(tmp_path / "b.jsonl", *lines)
+    assert "All rows" not in onepass("table", both, "--columns", "method,accuracy").out
+    assert "variant" not in onepass("table", both).out.replace("All rows", "")
+
+
+def test_the_pivot_does_not_stand_above_the_table(tmp_path: Path) -> None:
+    streams = ("lr=1 stream=long-tail", "lr=1 stream=long-tail tasks=2")
+    file = write_lines(
+        tmp_path / "a.jsonl", *(run_line("er", 0, 9.0, variant=text) for text in streams)
+    )
+    found = onepass("table", file, "--pivot", "stream", "--format", "markdown").out
+    assert found.startswith("All rows: lr=1\n")
+    assert "long-tail accuracy" in found and "| tasks=2 |" in found

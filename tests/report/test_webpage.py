@@ -1,4 +1,4 @@
-"""onepass report: what the page holds, and that nothing in it is more than data."""
+"""The report's page: what it holds, and that texts from runs stay data."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report(*paths: Path, to: Path) -> dict[str, Any]:
-    """What the page that the command writes holds."""
+    """Returns the data in the page that the command writes."""
     done = onepass("report", *paths, "-o", to)
     assert done.status == 0, done.err
     return shown(to)
 
 
-def shown(written: Path) -> dict[str, Any]:
+def shown(write_lines: Path) -> dict[str, Any]:
     found = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>', written.read_text()
+        r'<script type="application/json" id="data">(.*?)</script>', write_lines.read_text()
     )
     assert found
     return json.loads(found[1])
@@ -87,10 +87,10 @@ def test_a_page_is_about_the_runs_that_meet_every_condition(runs: Path, tmp_path
 
 def test_no_text_can_end_the_element_that_holds_it() -> None:
     text = "</script><!--<script>]]>&lt;\u2028\u2029'\"\ud800"
-    written = embed_json({text: [text]})
-    assert not set(written) & set("<>&\u2028\u2029")
-    assert written.isascii()
-    assert json.loads(written) == {text: [text]}
+    write_lines = embed_json({text: [text]})
+    assert not set(write_lines) & set("<>&\u2028\u2029")
+    assert write_lines.isascii()
+    assert json.loads(write_lines) == {text: [text]}
     assert set(map(chr, ESCAPED)) == set("<>&\u2028\u2029")
 
 
@@ -144,16 +144,16 @@ def test_a_row_shows_the_means_over_its_seeds(runs: Path, tmp_path: Path) -> Non
     folders = sorted(runs.glob("er-*"))
     results = [json.loads((folder / "result.json").read_text()) for folder in folders]
     assert row["seeds"] == [0, 1]
-    assert row["accuracy"][0] == pytest.approx(mean(one["accuracy"] for one in results))
+    assert row["accuracy"][0] == pytest.approx(mean(result["accuracy"] for result in results))
     points = [events(folder) for folder in folders]
     assert row["curve"]["steps"] == [point["step"] for point in points[0]]
     for place, pair in enumerate(zip(*points, strict=True)):
         accuracy = mean(100 * sum(p["correct"]) / sum(p["total"]) for p in pair)
         assert row["curve"]["means"][place] == pytest.approx(accuracy, abs=0.05)
-    ends = [[point for point in one if point["boundary"]] for one in points]
+    ends = [[point for point in of_run if point["boundary"]] for of_run in points]
     for label, values in enumerate(row["class_map"]["values"]):
         for task, value in enumerate(values):
-            pair = [one[task] for one in ends]
+            pair = [of_run[task] for of_run in ends]
             if not pair[0]["total"][label]:
                 assert value is None
             else:
@@ -165,7 +165,7 @@ def test_a_row_shows_the_means_over_its_seeds(runs: Path, tmp_path: Path) -> Non
 
 
 def test_rates_of_classes_stand_in_the_order_in_which_classes_came(tmp_path: Path) -> None:
-    """As their accuracies do: else nobody sees which are new."""
+    """Rates have the same order as accuracies, so that new classes can be seen."""
     asked = (*ON_SYNTHETIC, "--class-order", "shuffled", "--probe", "balance", "--out", tmp_path)
     record = onepass("run", "er", *asked).record
     row = row_of(report(tmp_path, to=tmp_path / "page.html"), "er")
@@ -187,7 +187,7 @@ def test_the_confusion_of_tasks_is_that_of_the_learner_at_the_end(runs: Path) ->
     result = json.loads((folder / "result.json").read_text())
     assert result["task_confusion"] == counts
     at_ends = [point["confusion"] for point in events(folder) if point["boundary"]]
-    assert [len(one) for one in at_ends] == list(range(1, len(tasks) + 1))
+    assert [len(rates) for rates in at_ends] == list(range(1, len(tasks) + 1))
     assert all(not point["confusion"] for point in events(folder) if not point["boundary"])
 
 
@@ -201,7 +201,7 @@ def test_events_of_a_version_that_did_not_count_confusions_are_read(
     runs: Path, tmp_path: Path
 ) -> None:
     old = Path(shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "old"))
-    lines = [{k: v for k, v in one.items() if k != "confusion"} for one in events(old)]
+    lines = [{k: v for k, v in event.items() if k != "confusion"} for event in events(old)]
     (old / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = json.loads((old / "result.json").read_text())
     del result["task_confusion"]
@@ -216,14 +216,14 @@ def test_lines_are_shown_with_what_they_have(runs: Path, tmp_path: Path) -> None
     del line["out"]  # as `onepass sweep --append` writes them
     file = tmp_path / "kept.jsonl"
     search, wrong = {"method": "er", "lr": 0.1}, {**line, "memory": "much"}
-    file.write_text("".join(json.dumps(one) + "\n" for one in (line, search, wrong)))
+    file.write_text("".join(json.dumps(record) + "\n" for record in (line, search, wrong)))
     data = report(file, to=tmp_path / "report.html")
     row = row_of(data, "er")
     assert (row["curve"], row["class_map"]["only_end"]) == (None, True)
     assert row["confusion"]["end"]
-    told = [(run["where"], run["state"], run["problem"]) for run in data["runs"]]
+    run_line = [(run["where"], run["state"], run["problem"]) for run in data["runs"]]
     damaged = "its memory is of the wrong type"
-    assert told == [(f"{file}:1", "finished", ""), (f"{file}:3", "damaged", damaged)]
+    assert run_line == [(f"{file}:1", "finished", ""), (f"{file}:3", "damaged", damaged)]
     assert data["passed_over"] == {str(file): 1}
     shutil.copy(file, tmp_path / "kept too.jsonl")  # whose runs count once
     of_folder = report(tmp_path, to=tmp_path / "of_folder.html")
@@ -241,11 +241,11 @@ def test_no_run_is_lost_silently(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", out / f"er{DAMAGED_NAME}1")
     done = onepass("report", out, "-o", tmp_path / "report.html")
     assert done.out == f"{tmp_path / 'report.html'}: 1 finished, 1 broken, 3 damaged runs\n"
-    told = {
+    run_line = {
         Path(run["where"]).name: (run["state"], run["problem"] or run["notes"])
         for run in shown(tmp_path / "report.html")["runs"]
     }
-    assert told == {
+    assert run_line == {
         "er-synthetic-m100-s0": ("broken", []),
         "er-synthetic-m100-s1": ("damaged", "result.json: it is not JSON"),
         "finetune-synthetic-s0": ("damaged", "its accuracy_matrix is of the wrong type"),
@@ -276,7 +276,7 @@ def test_the_command_of_a_run_asks_for_that_run(asked: tuple[object, ...], tmp_p
     again = onepass(*words, "--json", "--out", tmp_path / "b")
     assert (name, again.status) == ("onepass", 0), again.err
     assert again.record["state_sha256"] == first.record["state_sha256"]
-    folders = [Path(one.record["out"]) for one in (first, again)]
+    folders = [Path(done.record["out"]) for done in (first, again)]
     said = [json.loads((folder / "run.json").read_text()) for folder in folders]
     assert said[0]["identity"] == said[1]["identity"]
 
@@ -318,13 +318,13 @@ def test_a_map_for_which_there_is_no_room_is_left_out(
 # ---- what is refused
 
 
-def test_what_cannot_be_reported_is_a_line_and_writes_nothing(runs: Path, tmp_path: Path) -> None:
+def test_a_report_without_runs_is_an_error_of_one_line(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "report.html").write_text("of yesterday")
     output = ("-o", tmp_path / "report.html")
     with untouched(tmp_path):
         assert "there is no run in" in refused("report", tmp_path / "empty", *output)
-        assert "there is no folder" in refused("report", tmp_path / "gone", *output)
+        assert "is neither a folder nor" in refused("report", tmp_path / "gone", *output)
         wrong = refused("report", runs, "-o", tmp_path / "report.pdf")
         assert "must end in .html or .htm, not 'report.pdf'" in wrong
     assert onepass("report", runs, "-o", tmp_path / "new/report.html").status == 0

@@ -1,5 +1,5 @@
-"""A run's result, of methods that train or count beside their steps; and with which data and
-versions a run is resumed."""
+"""The results of methods that train outside of steps, and the data and versions with which a run
+resumes."""
 
 import json
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ SAME = ("state_sha256", "accuracy", "accuracy_matrix", "anytime_accuracy")
 
 @dataclass(kw_only=True, eq=False)
 class Late(Finetune):
-    """Says that it trains when scores are asked for."""
+    """A learner whose traits say that it trains before it is scored."""
 
     traits: ClassVar[Traits] = replace(Finetune.traits, trains_to_score=True)
 
@@ -37,7 +37,7 @@ def registered(monkeypatch):
     register(monkeypatch, TrainsAtTaskEnd, Late)
 
 
-def test_a_runs_result_has_what_was_spent_and_a_stop_at_a_tasks_end_changes_no_bit(tmp_path):
+def test_a_result_counts_images_beside_steps_and_a_stop_at_a_tasks_end_changes_no_bit(tmp_path):
     job = Job("test-trainsattaskend", "synthetic", device="cpu")
     whole = run_job(job, tmp_path / "whole")
     for step in (12, 30):  # the first task's last step, and one inside the third
@@ -55,7 +55,7 @@ def test_a_runs_result_has_what_was_spent_and_a_stop_at_a_tasks_end_changes_no_b
         assert getattr(result, key) == getattr(whole, key), key
 
 
-def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
+def test_a_run_scored_only_at_the_end_has_no_forgetting_rather_than_zero(tmp_path):
     result = run_job(Job("test-late", "synthetic", device="cpu"), tmp_path)
     assert result.forgetting is None
     assert result.forgetting_all_tasks is None
@@ -73,10 +73,10 @@ def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
     assert whole.params_sha256 == result.params_sha256
 
 
-# ---- with which data and versions
+# ---- other data and versions
 
 
-def test_a_finished_run_is_not_given_for_other_data_of_the_same_name(tmp_path, monkeypatch):
+def test_a_finished_run_on_other_data_of_the_same_name_is_refused(tmp_path, monkeypatch):
     first = run_job(JOB, tmp_path)
     data = load("synthetic")
     changed = data.test_x.clone()
@@ -89,7 +89,7 @@ def test_a_finished_run_is_not_given_for_other_data_of_the_same_name(tmp_path, m
     def gone():
         raise DataError("there is no such thing")
 
-    # nothing to compare with
+    # the data are gone, so they are not checked
     monkeypatch.setitem(DATASETS.entries, "synthetic", replace(own, make=gone))
     assert run_job(JOB, tmp_path, resume=True) == first
 
@@ -99,7 +99,7 @@ def stopped(out, step, **options):
         run_job(JOB, out, resume=True, checkpoint=5, listeners=[stop_after(step)], **options)
 
 
-def test_a_broken_run_goes_on_with_other_versions_only_if_told_to_and_that_is_recorded(
+def test_a_broken_run_resumes_under_other_versions_only_with_anyway_and_records_it(
     tmp_path, monkeypatch
 ):
     whole = run_job(JOB, tmp_path / "whole")
@@ -110,8 +110,8 @@ def test_a_broken_run_goes_on_with_other_versions_only_if_told_to_and_that_is_re
         run_job(JOB, out, resume=True)
     assert here["torch"] in str(refused.value)
     assert "\n" not in str(refused.value)
-    stopped(out, 12, anyway=True)  # was at 5
-    stopped(out, 17)  # with the versions of the last checkpoint
+    stopped(out, 12, anyway=True)  # resumed from step 5
+    stopped(out, 17)  # under the versions of the last checkpoint
     monkeypatch.setattr("onepass.runs.environment.__version__", "0.0.9")
     with untouched(out), pytest.raises(RunError, match=r"onepass .*0\.0\.9"):
         run_job(JOB, out, resume=True)
@@ -129,14 +129,14 @@ def test_a_broken_run_goes_on_with_other_versions_only_if_told_to_and_that_is_re
     assert whole.other_versions == []
 
 
-def test_a_finished_run_of_other_versions_is_given_only_if_told_to(tmp_path, monkeypatch):
+def test_a_finished_run_of_other_versions_is_returned_only_with_anyway(tmp_path, monkeypatch):
     first = run_job(JOB, tmp_path)
-    asked = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu", "--json")
+    arguments = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu", "--json")
     monkeypatch.setattr(torch, "__version__", "9.9.0")
     with untouched(tmp_path):
-        refused = onepass(*asked, "--out", tmp_path, "--resume")
-        given = onepass(*asked, "--out", tmp_path, "--resume", "--anyway")
-        alone = onepass(*asked, "--out", tmp_path / "new", "--anyway")
+        refused = onepass(*arguments, "--out", tmp_path, "--resume")
+        given = onepass(*arguments, "--out", tmp_path, "--resume", "--anyway")
+        alone = onepass(*arguments, "--out", tmp_path / "new", "--anyway")
     assert (refused.status, refused.out) == (2, "")
     assert "9.9.0" in refused.error and "--anyway" in refused.error
     assert given.record == json.loads(json.dumps(first.printed()))

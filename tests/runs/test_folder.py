@@ -1,4 +1,4 @@
-"""One run = one folder: what is in it, and that its numbers follow from its events."""
+"""The folder of a run: its files, and that its numbers follow from its events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read(folder: Path, name: str) -> dict:
     return json.loads((folder / name).read_text())
 
 
-def test_a_finished_folder_holds_its_files_and_no_other(folder: Path) -> None:
+def test_a_finished_folder_holds_its_files_and_no_others(folder: Path) -> None:
     assert file_names(folder) == {
         "run.json",
         "events.jsonl",
@@ -172,14 +172,12 @@ def test_any_time_accuracy_of_fewer_than_three_points_is_null_and_a_dash(
     result = run_job(Job("er", "synthetic", every=every, device="cpu"), tmp_path)
     assert (read(Path(result.out), "result.json")["anytime_accuracy"] is not None) is known
     header, _, cells = onepass("table", tmp_path, "--format", "markdown").out.splitlines()
-    shown = dict(zip(header.split(" | "), cells.split(" | "), strict=True))
-    assert (shown["any-time"] == "-") is not known
-    assert shown["accuracy"] != "-"
+    row = dict(zip(header.split(" | "), cells.split(" | "), strict=True))
+    assert (row["any-time"] == "-") is not known
+    assert row["accuracy"] != "-"
 
 
-def test_seconds_are_those_of_training_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seconds_count_training_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     predict, pauses = package.ER.predict, []
 
     def slow(learner: package.ER, x: torch.Tensor) -> torch.Tensor:
@@ -210,7 +208,7 @@ def test_the_checkpoint_is_data_and_opens_as_the_learner_of_the_result(folder: P
 # ---- files
 
 
-def test_a_line_that_a_kill_cut_short_is_no_event(folder: Path, tmp_path: Path) -> None:
+def test_a_line_that_a_kill_cut_short_is_not_a_point(folder: Path, tmp_path: Path) -> None:
     text = (folder / "events.jsonl").read_text()
     (tmp_path / "events.jsonl").write_text(text + text[:50])
     assert RunFolder(tmp_path).points() == RunFolder(folder).points()
@@ -233,7 +231,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ([1, 23], [12, 3]),
         ({"a": {"b": 1}, "c": 2}, {"a": {"b": 1, "c": 2}}),
@@ -245,11 +243,11 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         (torch.tensor([0.0]), torch.tensor([-0.0])),
     ],
 )
-def test_whatever_differs_has_another_fingerprint(one: object, other: object) -> None:
-    assert sha256(one) != sha256(other)
+def test_datasets_that_differ_have_different_fingerprints(first: object, second: object) -> None:
+    assert sha256(first) != sha256(second)
 
 
-def test_the_fingerprint_is_of_values_and_not_of_their_layout() -> None:
+def test_the_fingerprint_depends_on_values_and_not_on_their_layout() -> None:
     square = torch.arange(6).view(2, 3)
     assert sha256(square.t()) == sha256(square.t().contiguous())
     assert sha256({"a": 1, "b": 2}) == sha256({"b": 2, "a": 1})

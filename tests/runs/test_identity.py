@@ -1,4 +1,4 @@
-"""By what a run is known: its content, never the words that asked for it nor where it lies."""
+"""The identity of a run: it depends on content, not on spelling or paths."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def known(job: Job) -> Job:
 
 
 def raised(monkeypatch: pytest.MonkeyPatch, method: str, revision: int) -> None:
-    """As if the method's numbers had moved."""
+    """Raises the method's revision, as if its numbers had changed."""
     isolate_registries(monkeypatch, METHODS)
     METHODS.entries[method] = replace(registry.get(method), revision=revision)
 
 
-# ---- which jobs are one run
+# ---- equal jobs
 
 
 def by_hand(method: str, preset: str) -> dict[str, str]:
@@ -49,7 +49,7 @@ def by_hand(method: str, preset: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (PLAIN, replace(PLAIN, settings={"lr": "0.001"})),
         (PLAIN, replace(PLAIN, settings={"lr": "1e-3", "head": "trained"}, tasks=5)),
@@ -65,9 +65,9 @@ def by_hand(method: str, preset: str) -> dict[str, str]:
         (replace(PLAIN, tasks=2), replace(PLAIN, stream="class-incremental:tasks=2")),
     ],
 )
-def test_other_words_for_the_same_content_are_the_same_run(one: Job, other: Job) -> None:
-    assert known(one).identity == known(other).identity
-    assert one.folder_name == other.folder_name
+def test_jobs_that_are_spelled_differently_are_the_same_run(first: Job, second: Job) -> None:
+    assert known(first).identity == known(second).identity
+    assert first.folder_name == second.folder_name
 
 
 @pytest.mark.parametrize(
@@ -91,23 +91,23 @@ def test_other_words_for_the_same_content_are_the_same_run(one: Job, other: Job)
     ],
     ids=" ".join,
 )
-def test_whatever_may_change_the_numbers_or_the_record_makes_another_run(
+def test_every_option_that_may_change_numbers_or_record_makes_another_run(
     other: dict[str, object],
 ) -> None:
     assert known(replace(PLAIN, **other)).identity != known(PLAIN).identity
     assert replace(PLAIN, **other).folder_name != PLAIN.folder_name
 
 
-def test_names_stay_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_names_stay_readable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PLAIN.folder_name == "er-digits-m100-s0"
     assert Job("finetune", seed=3).folder_name == "finetune-digits-s3"
     raised(monkeypatch, "er", 2)
     assert PLAIN.folder_name == "er-digits-m100-s0-r2"
 
 
-def test_what_a_run_is_known_by_does_not_change_from_day_to_day() -> None:
-    """Lines of results, and folders, would not be found again: what comes later is named here only
-    where it is otherwise than by default."""
+def test_the_identity_of_a_run_does_not_change_between_versions() -> None:
+    """Otherwise results and folders of earlier versions would not be found again. New options
+    therefore appear here only if they differ from their defaults."""
     digits = load("digits").sha256()
     plain = {"revision": 1, "dataset": "digits", "data_sha256": digits, "device": "cpu"}
     job = known(replace(PLAIN, settings={"lr": "0.01"}, tasks=2, validation=0.1, every=50))
@@ -121,20 +121,22 @@ def test_what_a_run_is_known_by_does_not_change_from_day_to_day() -> None:
     }
 
 
-def test_a_run_records_what_it_is_known_by(tmp_path: Path) -> None:
+def test_a_run_records_its_identity_fields(tmp_path: Path) -> None:
     job = replace(SHORT, settings={"mean": "(0.5,)", "std": "(0.2,)"}, validation=0.2)
     result = run_job(job, tmp_path)
     described = json.loads((Path(result.out) / "run.json").read_text())
     assert result.identity == described["identity"] == known(job).identity
     assert described["job"] == known(job).identity_fields
     assert (result.revision, result.validation, result.threads) == (1, 0.2, 1)
-    assert result.data_sha256 == load("synthetic").sha256()  # all of them, not what was held out
+    assert (
+        result.data_sha256 == load("synthetic").sha256()
+    )  # of the full data, before samples are held out
     assert (result.settings["mean"], result.settings["lr"]) == ([0.5], 1e-3)
     assert result.stream_settings["batch"] == 60
     assert (result.gpu, result.commit is None) == (None, described["commit"] is None)
 
 
-# ---- data and runs that are moved
+# ---- data and runs that have moved
 
 
 def vectors(path: Path, shift: float = 0.0) -> Path:
@@ -149,7 +151,7 @@ def own(path: Path) -> Job:
 
 
 @pytest.mark.parametrize("name", ["mine.npz", "renamed.npz"])
-def test_data_and_runs_that_moved_together_go_on(name: str, tmp_path: Path) -> None:
+def test_a_run_resumes_after_its_data_and_folder_have_moved(name: str, tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     job = own(vectors(here / "data/mine.npz"))
     whole = run_job(job, tmp_path / "whole")
@@ -160,22 +162,22 @@ def test_data_and_runs_that_moved_together_go_on(name: str, tmp_path: Path) -> N
     moved = own(there / "data" / name)
     following = RecordingListener()
     result = run_job(moved, there / "runs", resume=True, listeners=[following])
-    assert following.told[0] == ("started", 10)
+    assert following.calls[0] == ("started", 10)
     assert values_of(result, SAME) == values_of(whole, SAME)
     assert len(list((there / "runs").iterdir())) == 1
     again = run_job(moved, there / "runs", resume=True, listeners=[stop_after(1)])
     assert again == result
 
 
-def test_the_same_data_at_two_places_are_one_row(tmp_path: Path) -> None:
+def test_runs_on_the_same_data_at_two_paths_share_a_row(tmp_path: Path) -> None:
     first = run_job(own(vectors(tmp_path / "a/mine.npz")), tmp_path / "runs")
     second = run_job(replace(own(vectors(tmp_path / "b/mine.npz")), seed=1), tmp_path / "runs")
     (row,) = rows.summarise([first, second])
     assert (len(row.results), row.dataset) == (2, "mine")
 
 
-def test_data_that_are_gone_are_named(tmp_path: Path) -> None:
-    """Which run was asked for, nobody can tell without them."""
+def test_missing_data_are_named(tmp_path: Path) -> None:
+    """Without the data, the identity of the run is unknown."""
     job = own(vectors(tmp_path / "mine.npz"))
     run_job(job, tmp_path / "runs")
     (tmp_path / "mine.npz").unlink()
@@ -183,7 +185,7 @@ def test_data_that_are_gone_are_named(tmp_path: Path) -> None:
         run_job(job, tmp_path / "runs", resume=True)
 
 
-def test_other_data_at_the_same_place_are_another_run(tmp_path: Path) -> None:
+def test_other_data_at_the_same_path_make_another_run(tmp_path: Path) -> None:
     first = run_job(own(vectors(tmp_path / "mine.npz")), tmp_path / "runs")
     with untouched(Path(first.out)):
         second = run_job(
@@ -191,12 +193,12 @@ def test_other_data_at_the_same_place_are_another_run(tmp_path: Path) -> None:
         )
     assert first.identity != second.identity
     assert Path(first.out).exists() and first.out != second.out
-    shown = rows.summarise([first, replace(second, seed=1)])
-    assert [len(row.results) for row in shown] == [1, 1]
-    assert shown[0].dataset != shown[1].dataset
+    summarised = rows.summarise([first, replace(second, seed=1)])
+    assert [len(row.results) for row in summarised] == [1, 1]
+    assert summarised[0].dataset != summarised[1].dataset
 
 
-def test_methods_on_the_same_data_of_ones_own_do_not_take_each_other_for_renamed(
+def test_methods_on_the_same_user_data_do_not_take_each_others_folders(
     tmp_path: Path,
 ) -> None:
     job = own(vectors(tmp_path / "mine.npz"))
@@ -207,7 +209,7 @@ def test_methods_on_the_same_data_of_ones_own_do_not_take_each_other_for_renamed
 # ---- revisions
 
 
-def test_a_raised_revision_runs_anew_beside_the_old_run(
+def test_a_higher_revision_runs_again_beside_the_old_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = run_job(SHORT, tmp_path / "runs")
@@ -218,8 +220,8 @@ def test_a_raised_revision_runs_anew_beside_the_old_run(
     assert old.identity != new.identity
     run_job(replace(SHORT, seed=1), tmp_path / "runs")
     run_job(replace(SHORT, method="finetune"), tmp_path / "runs")
-    shown = rows.summarise(query.find_results(tmp_path / "runs"))
-    assert [(row.method, str(row.variant), len(row.results)) for row in shown] == [
+    summarised = rows.summarise(query.find_results(tmp_path / "runs"))
+    assert [(row.method, str(row.variant), len(row.results)) for row in summarised] == [
         ("er", "revision=1 batch=60", 1),
         ("er", "batch=60", 2),
         ("finetune", "batch=60", 1),
@@ -236,7 +238,7 @@ def test_a_raised_revision_runs_anew_beside_the_old_run(
 
 
 def age(folder: Path) -> None:
-    """Makes a run's files those of a version that knew no identity."""
+    """Changes a run's files to those of an early version without identities."""
     later = ("identity", "revision", "settings", "data_sha256", "validation", "commit", "gpu")
     for name in ("run.json", "result.json"):
         if (folder / name).exists():
@@ -265,8 +267,8 @@ def test_runs_of_earlier_versions_are_shown_and_never_averaged_with_later_ones(
     (row,) = rows.summarise(query.find_results(tmp_path))
     assert str(row.variant) == "batch=60"
     run_job(replace(SHORT, seed=1), tmp_path / "new")
-    shown = rows.summarise(query.find_results(tmp_path))
-    assert sorted((str(row.variant), len(row.results)) for row in shown) == [
+    summarised = rows.summarise(query.find_results(tmp_path))
+    assert sorted((str(row.variant), len(row.results)) for row in summarised) == [
         ("batch=60", 1),
         ("revision=unknown batch=60", 1),
     ]

@@ -1,4 +1,4 @@
-"""Results as lines of a file that only grows: whole lines, whatever happens, and read back."""
+"""Results as lines of a file: written whole, whatever happens, and read back."""
 
 import json
 import logging
@@ -32,42 +32,43 @@ def file(tmp_path):
 
 
 def seeds(file):
-    return [one.seed for one in lines.read_results(file)]
+    return [result.seed for result in lines.read_results(file)]
 
 
-def test_what_is_appended_is_read_with_the_place_of_its_line(result, file):
+def test_an_appended_result_is_read_with_the_number_of_its_line(result, file):
     for seed in (3, 1):
         lines.append_result(file, replace(result, seed=seed))
     assert lines.read_results(file) == [
         replace(result, seed=seed, out=f"{file}:{number}") for number, seed in ((1, 3), (2, 1))
     ]
-    whole = {one.name for one in fields(Result)} - {"out"}  # a folder is a matter of one machine
+    # a line leaves out the folder, which matters on one machine only
+    whole = {field.name for field in fields(Result)} - {"out"}
     assert all(set(json.loads(line)) == whole for line in file.read_text().splitlines())
 
 
-def test_a_run_that_the_file_holds_is_not_added_again_if_it_should_be_there_once(result, file):
+def test_with_once_a_run_that_the_file_holds_is_not_added_again(result, file):
     for identity in (result.identity, "0f", result.identity):
         lines.append_result(file, replace(result, identity=identity), once=True)
-    assert [one.identity for one in lines.read_results(file)] == [result.identity, "0f"]
+    assert [line.identity for line in lines.read_results(file)] == [result.identity, "0f"]
     lines.append_result(file, result)
     assert len(lines.read_results(file)) == 3
 
 
-def test_lines_that_were_published_are_read():
+def test_committed_lines_can_be_read():
     found = lines.read_results(RESULTS / "cifar100.jsonl")
-    assert {one.method for one in found} >= {"derpp", "er", "gsa", "gsa-released", "mir"}
-    assert all(one.dataset == "cifar100" for one in found)
-    assert found[0].class_accuracy == []  # which lines of that day did not have
+    assert {line.method for line in found} >= {"derpp", "er", "gsa", "gsa-released", "mir"}
+    assert all(line.dataset == "cifar100" for line in found)
+    assert found[0].class_accuracy == []  # early lines did not have it
 
 
-def test_empty_lines_count_and_say_nothing(result, file):
+def test_empty_lines_are_counted_and_skipped(result, file):
     lines.append_result(file, result)
     file.write_text(f"\n{file.read_text()}  \n")
-    assert [one.out for one in lines.read_results(file)] == [f"{file}:2"]
+    assert [line.out for line in lines.read_results(file)] == [f"{file}:2"]
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "problem"),
     [
         ('{"method": "er"', "not JSON"),
         ('{"method": NaN}', "not JSON"),
@@ -77,36 +78,36 @@ def test_empty_lines_count_and_say_nothing(result, file):
         ('{"method": 3}', "method is of the wrong type"),
     ],
 )
-def test_a_damaged_line_is_named_by_file_and_number(line, said, result, file):
+def test_a_damaged_line_is_named_by_file_and_number(line, problem, result, file):
     lines.append_result(file, result)
     file.write_text(f"{file.read_text()}{line}\n")
-    with pytest.raises(RunError, match=said) as caught:
+    with pytest.raises(RunError, match=problem) as caught:
         lines.read_results(file)
     assert f"{file}:2 is" in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\n"], ids=["none", "no text"])
-def test_what_is_no_file_of_lines_is_named(content, file):
+def test_a_file_that_is_not_a_results_file_is_named(content, file):
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(RunError, match=str(file)):
         lines.read_results(file)
 
 
-def test_a_line_cut_short_is_passed_over_and_makes_room_for_the_next(result, file, caplog):
+def test_a_line_cut_short_is_passed_over_and_replaced_by_the_next(result, file, caplog):
     for seed in (0, 1):
         lines.append_result(file, replace(result, seed=seed))
     content = file.read_bytes()
     file.write_bytes(content[:-20])
     assert seeds(file) == [0]
-    assert [f"{file}:2" in told for told in caplog.messages] == [True]
+    assert [f"{file}:2" in message for message in caplog.messages] == [True]
     caplog.clear()
     lines.append_result(file, replace(result, seed=1))
     assert file.read_bytes() == content
     assert not caplog.messages
 
 
-def test_a_last_line_without_its_end_stays(result, file):
+def test_a_last_line_without_a_line_end_is_kept(result, file):
     lines.append_result(file, result)
     file.write_bytes(file.read_bytes()[:-1])
     assert seeds(file) == [0]
@@ -114,7 +115,7 @@ def test_a_last_line_without_its_end_stays(result, file):
     assert seeds(file) == [0, 1]
 
 
-def test_a_file_of_something_else_stays_as_it_is(result, file, tmp_path):
+def test_a_file_with_other_content_is_not_changed(result, file, tmp_path):
     file.write_text("milk\neggs")
     notes = tmp_path / "notes.txt"
     notes.write_text("{milk")
@@ -134,7 +135,7 @@ def test_no_link_is_followed(result, file, tmp_path):
     assert other.read_text() == ""
 
 
-def test_what_is_no_file_is_not_written_to(result, file):
+def test_only_regular_files_are_written_to(result, file):
     os.mkfifo(file)
     with pytest.raises(WriteError, match="not a file"):
         lines.append_result(file, result)
@@ -159,7 +160,7 @@ def write_some(path, result, first):
 
 
 def write_and_die(path, result):
-    """Killed as soon as the bytes of a line have been handed over, a part of them only."""
+    """Appends a line, and is killed while only part of it is written."""
     real = os.fsync
 
     def die(number):
@@ -173,11 +174,11 @@ def write_and_die(path, result):
 
 def ended(processes):
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        for one in processes:  # Python minds forks beside threads
-            one.start()
-    for one in processes:
-        one.join()
-    return [one.exitcode for one in processes]
+        for process in processes:  # Python warns of forks in a process with threads
+            process.start()
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
 
 
 def test_several_processes_write_whole_lines_while_others_are_killed(result, file, caplog):

@@ -1,4 +1,4 @@
-"""log.txt: what one reads when a run has gone wrong."""
+"""log.txt, which users read when a run has failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("onepass")
 
 
 def lines(out: Path) -> list[str]:
-    """The log without the times."""
+    """Returns the log without the times."""
     found = (out / JOB.folder_name / "log.txt").read_text().splitlines()
     return [line.split(" ", 1)[1] if line[:2] == "20" else line for line in found]
 
@@ -37,7 +37,7 @@ def go(out: Path, action: Callable[[], object], **options: object) -> None:
     run_job(JOB, out, checkpoint=1, listeners=[ActAfter(4, action)], **options)
 
 
-def test_it_tells_the_start_the_warnings_the_traceback_and_where_the_run_went_on(
+def test_the_log_has_the_start_warnings_traceback_and_resumption(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
@@ -62,42 +62,52 @@ def test_it_tells_the_start_the_warnings_the_traceback_and_where_the_run_went_on
     assert log.filters == filters
 
 
-def test_python_s_warnings_are_in_it_and_where_they_went_before(tmp_path: Path) -> None:
-    with warnings.catch_warnings(record=True) as heard:
+def test_python_warnings_reach_the_log_and_still_standard_error(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         go(tmp_path, lambda: warnings.warn("look\nout", UserWarning, stacklevel=1))
-    assert [str(one.message) for one in heard] == ["look\nout"]
+    assert [str(warning.message) for warning in caught] == ["look\nout"]
     assert lines(tmp_path) == ["started", "warning: UserWarning: look", "out", "finished"]
 
 
 @pytest.mark.parametrize(
-    ("problem", "told"),
+    ("problem", "line"),
     [
         (TrainingError("it diverged"), "failed: it diverged"),
         (KeyboardInterrupt(), "stopped: KeyboardInterrupt"),
     ],
 )
-def test_what_needs_no_traceback_is_a_line(
-    problem: BaseException, told: str, tmp_path: Path
+def test_an_expected_error_is_logged_without_a_traceback(
+    problem: BaseException, line: str, tmp_path: Path
 ) -> None:
     with pytest.raises(type(problem)):
         go(tmp_path, failing(problem))
-    assert lines(tmp_path) == ["started", told]
+    assert lines(tmp_path) == ["started", line]
 
 
-def test_a_log_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
-    """Nor is a link in its place followed."""
+def test_a_log_that_cannot_be_written_does_not_stop_the_run(tmp_path: Path) -> None:
+    """A link in its place is not followed either."""
     with pytest.raises(ZeroDivisionError):
         go(tmp_path, failing(ZeroDivisionError()))
     file, elsewhere = tmp_path / JOB.folder_name / "log.txt", tmp_path / "elsewhere"
     file.unlink()
     file.symlink_to(elsewhere)
-    asked = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--device", "cpu", "--resume")
-    assert onepass(*asked, "--out", tmp_path, "--json").status == 0
+    arguments = (
+        "run",
+        "er",
+        "--dataset",
+        "synthetic",
+        "--batch",
+        60,
+        "--device",
+        "cpu",
+        "--resume",
+    )
+    assert onepass(*arguments, "--out", tmp_path, "--json").status == 0
     assert not elsewhere.exists()
 
 
-def test_a_folder_that_is_no_run_yet_gets_no_log(tmp_path: Path) -> None:
-    """With a log in it and nothing else it would be refused."""
+def test_a_folder_without_run_json_gets_no_log(tmp_path: Path) -> None:
+    """A folder that holds only a log would be refused."""
     assert not RunFolder(tmp_path).add_to_log("killed")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""One dataclass for what came out: written, read, printed."""
+"""Results: written, read and printed."""
 
 import json
 from dataclasses import fields
@@ -21,20 +21,20 @@ def result(tmp_path_factory):
 def test_a_result_that_is_written_and_read_is_the_same(result):
     folder = RunFolder(Path(result.out))
     assert folder.result() == result
-    assert set(json.loads(folder.result_file.read_text())) == {one.name for one in fields(Result)}
+    assert set(json.loads(folder.result_file.read_text())) == {
+        field.name for field in fields(Result)
+    }
 
 
 @pytest.mark.parametrize("gone", ["method", "accuracy", "variant", "tasks", "device"])
-def test_a_file_that_lacks_something_is_named_with_what_it_lacks(gone, result, tmp_path):
+def test_a_result_that_lacks_a_field_is_refused_by_file_and_field(gone, result, tmp_path):
     content = result.as_json()
     del content[gone]
     with pytest.raises(RunError, match=rf"{tmp_path}.*no {gone}"):
         Result.read(content, str(tmp_path))
 
 
-def test_a_file_of_an_earlier_version_is_read_and_what_is_unknown_in_it_passed_over(
-    result, tmp_path
-):
+def test_a_result_of_an_early_version_is_read_and_unknown_fields_are_ignored(result, tmp_path):
     later = ("dataset_identity", "scoring_seconds", "copy_bytes", "dropped", "images_beside_steps",
              "normalise")  # fmt: skip
     content = {name: value for name, value in result.as_json().items() if name not in later}

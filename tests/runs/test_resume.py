@@ -1,4 +1,4 @@
-"""Stop and go on equals never stopped, bit for bit, whenever the stop comes."""
+"""A run that is stopped at any moment and resumed ends with the bits of one that never stopped."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ LONG_COMMAND = (
 
 
 def step_of(folder: Path) -> int:
-    """How far the last whole checkpoint had come."""
+    """Returns the step of the last checkpoint."""
     path = folder / "checkpoint.pt"
     return checkpoint.read_checkpoint(path)["tick"]["step"] if path.exists() else 0
 
 
 @pytest.fixture(scope="module")
-def nursery() -> ForkServerContext:
-    """Processes that have everything imported and nothing computed."""
+def preloaded_context() -> ForkServerContext:
+    """A context whose processes have all modules imported and nothing computed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["onepass.cli", "sklearn.datasets"])
     return context
@@ -69,7 +69,7 @@ def running(child: Child) -> bool:
 
 
 def kill(child: Child) -> bool:
-    """Says whether the child was still at work."""
+    """Kills the child; returns whether it was still running."""
     child.kill()
     if isinstance(child, subprocess.Popen):
         return child.wait() == -signal.SIGKILL
@@ -78,7 +78,7 @@ def kill(child: Child) -> bool:
 
 
 def wait_for_checkpoints(folder: Path, count: int, child: Child) -> None:
-    """Until the child has written so many checkpoints, or has ended."""
+    """Waits until the child has written so many checkpoints, or has ended."""
 
     def mark() -> int | None:
         path = folder / "checkpoint.pt"
@@ -90,19 +90,19 @@ def wait_for_checkpoints(folder: Path, count: int, child: Child) -> None:
         time.sleep(0.001)
 
 
-def start(kind: str, out: Path, nursery: ForkServerContext) -> Child:
+def start(kind: str, out: Path, preloaded_context: ForkServerContext) -> Child:
     if kind == "command":
         line = command(*LONG_COMMAND, out, "--resume")
         return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     options = {"resume": True, "checkpoint": 5}
-    child = nursery.Process(target=run_job, args=(LONG, out), kwargs=options)
+    child = preloaded_context.Process(target=run_job, args=(LONG, out), kwargs=options)
     child.start()
     return child
 
 
 @pytest.mark.slow
 def test_twenty_kills_at_random_moments_change_no_bit(
-    tmp_path: Path, nursery: ForkServerContext
+    tmp_path: Path, preloaded_context: ForkServerContext
 ) -> None:
     whole = onepass(*LONG_COMMAND, tmp_path / "whole").record
     out, folder = tmp_path / "broken", tmp_path / "broken" / LONG.folder_name
@@ -111,7 +111,7 @@ def test_twenty_kills_at_random_moments_change_no_bit(
     for index in range(20):
         early = index % 5 == 3  # perhaps before the first step
         checkpoints = 0 if early else chance.randint(1, 5)
-        child = start("command" if index in (9, 17) else "function", out, nursery)
+        child = start("command" if index in (9, 17) else "function", out, preloaded_context)
         wait_for_checkpoints(folder, checkpoints, child)
         time.sleep(chance.uniform(0, 0.3 if early else 0.03))
         unfinished += kill(child) and not (folder / "result.json").exists()
@@ -136,7 +136,7 @@ def test_twenty_kills_at_random_moments_change_no_bit(
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """An undisturbed run: 60 steps."""
+    """The result of an undisturbed run of 60 steps."""
     return run_job(Job("er", "synthetic", device="cpu"), tmp_path_factory.mktemp("short"))
 
 
@@ -153,10 +153,10 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Result:
     ids=["run.json", "events.jsonl", "checkpoint 1", "checkpoint 2", "checkpoint 3", "result.json"],
 )
 def test_a_kill_while_a_file_is_being_written_leaves_what_was_there_before(
-    moment: int, step: int, tmp_path: Path, nursery: ForkServerContext, short: Result
+    moment: int, step: int, tmp_path: Path, preloaded_context: ForkServerContext, short: Result
 ) -> None:
     job = Job("er", "synthetic", device="cpu")
-    child = nursery.Process(target=execute_until_write, args=(job, tmp_path, moment))
+    child = preloaded_context.Process(target=execute_until_write, args=(job, tmp_path, moment))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
@@ -169,7 +169,7 @@ def test_a_kill_while_a_file_is_being_written_leaves_what_was_there_before(
     assert timeless(events(folder)) == timeless(events(Path(short.out)))
 
 
-def test_an_interrupted_command_says_so_and_can_go_on(tmp_path: Path) -> None:
+def test_an_interrupted_command_says_so_and_can_resume(tmp_path: Path) -> None:
     line = command(*LONG_COMMAND, tmp_path)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     child = subprocess.Popen(line, text=True, **pipes)
@@ -190,7 +190,7 @@ def test_an_interrupted_command_says_so_and_can_go_on(tmp_path: Path) -> None:
 
 
 def takes(kind: type[Learner], **settings: object) -> bool:
-    """Whether a method has these settings: one may have no head to freeze."""
+    """Returns whether a method has these settings; some have no head to freeze."""
     try:
         kind(**settings)
     except InputError:
@@ -199,8 +199,8 @@ def takes(kind: type[Learner], **settings: object) -> bool:
 
 
 def every_method() -> Iterator[Any]:
-    """A few will do for `make test`: there the contract stops and resumes every learner, and what
-    is stopped here is a run."""
+    """`make test` takes a few of them: the contract stops and resumes every learner there, and this
+    test stops runs."""
     for info in registry.methods():
         marks = () if info.key in ("er", "gsa", "scr") else pytest.mark.slow
         yield pytest.param(info, id=info.key, marks=marks)
@@ -218,12 +218,12 @@ def every_method() -> Iterator[Any]:
         ),
     ],
 )
-def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
+def test_a_method_that_stops_inside_a_task_resumes_bit_for_bit(
     info: registry.MethodInfo, settings: dict[str, str], tmp_path: Path
 ) -> None:
     few = {
         name: str(min(value, 2)) for name, value in info.learner.traits.quick.items()
-    }  # bits count only
+    }  # only the bits matter
     settings = {**settings, **few}
     if not takes(info.learner, head=settings.get("head", "trained")):
         settings.pop("head")
@@ -231,7 +231,7 @@ def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
     chosen = {"memory": 40, "seed": 3, "settings": settings, "prequential": prequential}
     job = Job(info.key, "synthetic", device="cpu", **chosen)
     whole = run_job(job, tmp_path / "whole", checkpoint=10)
-    for step in (17, 45):  # goes on from 10 and from 40, both inside a task
+    for step in (17, 45):  # resumes from 10 and from 40, both inside a task
         with pytest.raises(Stopped):
             run_job(
                 job, tmp_path / "broken", resume=True, checkpoint=10, listeners=[stop_after(step)]
@@ -240,17 +240,17 @@ def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
 
     for key in (*SAME, "prequential_accuracy", "anytime_accuracy", "class_accuracy"):
         assert getattr(result, key) == getattr(whole, key), key
-    one, other = Path(whole.out), Path(result.out)
-    assert timeless(events(one)) == timeless(events(other))
+    first, second = Path(whole.out), Path(result.out)
+    assert timeless(events(first)) == timeless(events(second))
     saved = [
-        checkpoint.read_checkpoint(folder / "checkpoint.pt")["state"] for folder in (one, other)
+        checkpoint.read_checkpoint(folder / "checkpoint.pt")["state"] for folder in (first, second)
     ]
     assert_equal(*saved)
     assert {"model", "optimizer", "parts", "generators", "book", "new"} <= set(saved[0])
 
 
 @pytest.mark.parametrize("stream", ["long-tail:rho=10", "blurry:n=50,m=10"])
-def test_other_streams_go_on_bit_for_bit(stream: str, tmp_path: Path) -> None:
+def test_other_streams_resume_bit_for_bit(stream: str, tmp_path: Path) -> None:
     job = Job("gsa", "synthetic", device="cpu", stream=stream, class_order="shuffled")
     whole = run_job(job, tmp_path / "whole")
     with pytest.raises(Stopped):
@@ -259,22 +259,22 @@ def test_other_streams_go_on_bit_for_bit(stream: str, tmp_path: Path) -> None:
     assert values_of(result, SAME) == values_of(whole, SAME)
 
 
-def assert_equal(one: Any, other: Any) -> None:
-    """Bit for bit, part by part."""
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert list(one) == list(other)
-        for key in one:
-            assert_equal(one[key], other[key])
-    elif isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+def assert_equal(first: Any, second: Any) -> None:
+    """Asserts that two trees of values are equal bit for bit."""
+    assert type(first) is type(second)
+    if isinstance(first, dict):
+        assert list(first) == list(second)
+        for key in first:
+            assert_equal(first[key], second[key])
+    elif isinstance(first, torch.Tensor):
+        assert first.dtype == second.dtype
+        torch.testing.assert_close(first, second, rtol=0, atol=0, equal_nan=True)
     else:
-        assert one == other
+        assert first == second
 
 
 @pytest.mark.parametrize("step", [10, 12, 24, 59, 60], ids=lambda step: f"after {step}")
-def test_a_stop_beside_a_boundary_or_the_end_changes_nothing(
+def test_a_stop_next_to_a_boundary_or_the_end_changes_nothing(
     step: int, tmp_path: Path, short: Result
 ) -> None:
     job = Job("er", "synthetic", device="cpu")
@@ -286,7 +286,7 @@ def test_a_stop_beside_a_boundary_or_the_end_changes_nothing(
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
-def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
+def test_seconds_continue_after_a_resumption(tmp_path: Path) -> None:
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
         run_job(job, tmp_path, checkpoint=30, listeners=[stop_after(30)])
@@ -320,7 +320,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one_usable(
     assert values_of(result, SAME) == values_of(short, SAME)
 
 
-def test_what_a_kill_left_half_written_is_harmless(tmp_path: Path, short: Result) -> None:
+def test_files_that_a_kill_left_half_written_are_harmless(tmp_path: Path, short: Result) -> None:
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
         run_job(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
@@ -340,13 +340,13 @@ def test_without_checkpoints_a_broken_run_starts_again(tmp_path: Path, short: Re
         run_job(job, tmp_path, checkpoint=None, listeners=[stop_after(25)])
     following = RecordingListener()
     result = run_job(job, tmp_path, resume=True, checkpoint=None, listeners=[following])
-    assert following.told[0] == ("started", 0)
+    assert following.calls[0] == ("started", 0)
     assert following.steps == list(range(1, 61))
     assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
-def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path, short: Result) -> None:
+def test_a_run_in_progress_is_left_alone(tmp_path: Path, short: Result) -> None:
     job, others = Job("er", "synthetic", device="cpu"), []
 
     def try_it_too() -> None:
@@ -361,7 +361,7 @@ def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path, short: Result) -> 
     assert values_of(result, SAME) == values_of(short, SAME)
 
 
-def test_an_existing_run_is_not_run_again_unasked(tmp_path: Path) -> None:
+def test_an_existing_run_is_refused_without_resume(tmp_path: Path) -> None:
     job = Job("er", "synthetic", device="cpu", batch=60)
     run_job(job, tmp_path)
     with untouched(tmp_path), pytest.raises(RunError, match="--resume"):
@@ -375,10 +375,10 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     assert again == first
 
 
-# ---- what others do to the folder
+# ---- changes to the folder by others
 
 
-def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(
     tmp_path: Path, short: Result
 ) -> None:
     job, precious = Job("er", "synthetic", device="cpu"), tmp_path / "precious"
@@ -394,7 +394,7 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(
     assert values_of(run_job(job, tmp_path, resume=True), SAME) == values_of(short, SAME)
 
 
-def test_events_that_become_a_link_are_not_written_to_it(tmp_path: Path, short: Result) -> None:
+def test_events_are_not_written_through_a_link(tmp_path: Path, short: Result) -> None:
     job, precious = Job("er", "synthetic", device="cpu"), tmp_path / "precious"
     precious.write_text("precious")
     path = tmp_path / job.folder_name / "events.jsonl"
@@ -423,10 +423,10 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_result_is_made_of_what_the_run_knows_whatever_becomes_of_its_events(
+def test_the_result_does_not_depend_on_changes_to_events_jsonl(
     change: str, tmp_path: Path, short: Result
 ) -> None:
-    """Before a stop and after it; the file is whole again at the end."""
+    """Before a stop or after it. The file is complete again at the end."""
     job = Job("er", "synthetic", device="cpu")
     path = tmp_path / job.folder_name / "events.jsonl"
     changes = [ActAfter(step, lambda: CHANGES[change](path)) for step in (15, 45)]
@@ -451,7 +451,7 @@ def stopped(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["events", "balance"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_lines_that_changed_since_the_checkpoint_stop_the_run_from_going_on(
+def test_lines_that_changed_since_the_checkpoint_keep_the_run_from_resuming(
     change: str, name: str, stopped: Path
 ) -> None:
     path = stopped / f"{name}.jsonl"
@@ -461,7 +461,7 @@ def test_lines_that_changed_since_the_checkpoint_stop_the_run_from_going_on(
         run_job(job, stopped.parent, resume=True)
 
 
-def test_lines_that_were_written_after_the_checkpoint_are_cut_off_and_come_again(
+def test_lines_written_after_the_checkpoint_are_cut_off_and_written_again(
     stopped: Path,
 ) -> None:
     files = checkpoint.read_checkpoint(stopped / "checkpoint.pt")["files"]

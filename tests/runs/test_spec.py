@@ -1,4 +1,4 @@
-"""What a job asks for: presets, mirror images, normalisation."""
+"""Jobs: presets, mirrored images, normalisation."""
 
 from dataclasses import replace
 
@@ -20,25 +20,25 @@ VECTORS = replace(
 )
 
 
-def learner(dataset: Dataset, **asked: object) -> onepass.Learner:
-    _, made = Job(dataset="./mine", device="cpu", **asked).make(dataset)
+def learner(dataset: Dataset, **options: object) -> onepass.Learner:
+    _, made = Job(dataset="./mine", device="cpu", **options).make(dataset)
     return made
 
 
-# ---- mirror images
+# ---- mirrored images
 
 
 @pytest.mark.parametrize(("method", "preset"), [("er", "tuned"), ("gdumb", "official")])
-def test_a_preset_that_mirrors_is_refused_where_a_mirror_image_is_another_class(method, preset):
-    asked = {"method": method, "preset": preset}
-    assert learner(PHOTOS, **asked).mirror
-    assert learner(VECTORS, **asked).mirror  # which changes nothing: vectors are not mirrored
+def test_a_preset_that_mirrors_is_refused_if_mirrored_images_change_class(method, preset):
+    options = {"method": method, "preset": preset}
+    assert learner(PHOTOS, **options).mirror
+    assert learner(VECTORS, **options).mirror  # without effect: vectors are not mirrored
     with pytest.raises(InputError, match=rf"{preset}.*'{method}'.*--set mirror=false"):
-        learner(SIGNS, **asked)
-    others = {**vars(learner(PHOTOS, **asked)), "mirror": False}
-    kept = learner(SIGNS, **asked, settings={"mirror": "false"})
+        learner(SIGNS, **options)
+    others = {**vars(learner(PHOTOS, **options)), "mirror": False}
+    kept = learner(SIGNS, **options, settings={"mirror": "false"})
     assert kept.get_params() == {name: others[name] for name in kept.get_params()}
-    assert learner(SIGNS, **asked, settings={"mirror": "true"}).mirror
+    assert learner(SIGNS, **options, settings={"mirror": "true"}).mirror
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_a_preset_that_mirrors_is_refused_where_a_mirror_image_is_another_class(
         ("er", "best", "mirror=false mirror_scores=false"),
     ],
 )
-def test_a_preset_for_all_data_mirrors_where_the_class_stays(method, preset, instead):
-    """And its run says so."""
+def test_a_preset_for_all_data_mirrors_if_mirrored_images_keep_their_class(method, preset, instead):
+    """The run records it."""
     job = Job(method, "cifar100", preset=preset, device="cpu")
     assert (job.make(PHOTOS)[1].mirror, str(job.variant)) == (True, preset)
     job = replace(job, dataset="mnist")
@@ -66,7 +66,7 @@ def test_a_preset_that_does_not_mirror_is_for_all_data():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "told", "mirrors"),
+    ("dataset", "given", "mirrors"),
     [
         ("digits", None, False),
         ("synthetic", None, False),
@@ -76,9 +76,9 @@ def test_a_preset_that_does_not_mirror_is_for_all_data():
         ("./mine", False, False),
     ],
 )
-def test_a_method_that_mirrors_by_default_does_so_where_the_class_stays(dataset, told, mirrors):
-    """And its run says so, as if it had been set by hand: these are one and the same job."""
-    job = Job("gsa-released", dataset, mirror_is_same_class=told)
+def test_a_method_that_mirrors_by_default_does_so_if_the_class_stays(dataset, given, mirrors):
+    """The run records it as if the user had set it: both are the same job."""
+    job = Job("gsa-released", dataset, mirror_is_same_class=given)
     _, made = replace(job, device="cpu").make(PHOTOS if mirrors else SIGNS)
     assert made.mirror is mirrors
     assert (job.variant.get("mirror") == "false") is not mirrors
@@ -89,10 +89,10 @@ def test_a_method_that_mirrors_by_default_does_so_where_the_class_stays(dataset,
         )
         assert (by_hand.identity, by_hand.folder_name) == (job.identity, job.folder_name)
     chosen = replace(job, settings={"mirror": "true"}).with_data(PHOTOS).non_defaults
-    assert "settings" not in chosen  # as it is by default
+    assert "settings" not in chosen  # the default
 
 
-def test_a_preset_of_a_method_that_mirrors_by_default_decides_for_it(monkeypatch):
+def test_a_preset_overrides_whether_a_method_mirrors_by_default(monkeypatch):
     plain, both = Preset({"mirror": False}, "a test"), Preset({"mirror": True}, "a test")
     monkeypatch.setattr(GSAReleased, "presets", {"official": plain, "tuned": both})
     job = Job("gsa-released", "digits", preset="official")
@@ -101,19 +101,21 @@ def test_a_preset_of_a_method_that_mirrors_by_default_decides_for_it(monkeypatch
         replace(job, preset="tuned").make(onepass.load("digits"))
 
 
-def test_what_is_told_of_data_is_not_told_of_them_in_other_jobs(tmp_path):
+def test_mirror_is_same_class_of_one_job_does_not_reach_other_jobs(tmp_path):
     parts = {name: getattr(PHOTOS, name) for name in ("train_x", "train_y", "test_x", "test_y")}
     np.savez(tmp_path / "mine.npz", **parts)
     job, resources = Job("er", str(tmp_path / "mine.npz")), RunResources()
-    told = [resources.dataset(replace(job, mirror_is_same_class=same)) for same in (None, False)]
-    assert [dataset.mirror_is_same_class for dataset in told] == [True, False]
+    datasets = [
+        resources.dataset(replace(job, mirror_is_same_class=same)) for same in (None, False)
+    ]
+    assert [dataset.mirror_is_same_class for dataset in datasets] == [True, False]
 
 
 # ---- normalisation
 
 
 class Brighter(Stream):
-    """Delivers other pixels than the dataset has."""
+    """A stream that changes the pixels of the dataset."""
 
     def change(self, x, step):
         return x // 2 + 100
@@ -124,7 +126,7 @@ def moments(samples):
 
 
 @pytest.mark.parametrize("spec", ["class-incremental", "blurry:m=40", "long-tail:rho=50"])
-def test_the_first_task_is_what_the_stream_delivers_in_it(spec):
+def test_first_task_statistics_are_of_the_samples_that_the_stream_delivers(spec):
     digits = onepass.load("digits")
     job = Job("er", stream=spec, class_order="shuffled", device="cpu")
     stream, by_all = job.make(digits)
@@ -145,7 +147,7 @@ def test_inputs_that_a_stream_changes_count_as_changed():
     assert [*found["mean"], *found["std"]] == pytest.approx(wanted)
 
 
-def test_vectors_are_normalised_by_the_first_task_only_if_asked():
+def test_vectors_are_normalised_by_the_first_task_only_on_demand():
     flat = replace(VECTORS, train_x=VECTORS.train_x.clone())
     flat.train_x[flat.train_y < 2, 3] = 0.1  # a feature that is constant in the first task
     assert learner(flat, method="er").mean is None
@@ -155,6 +157,6 @@ def test_vectors_are_normalised_by_the_first_task_only_if_asked():
     assert made.std == pytest.approx([*first[:, :3].std(0, correction=0).tolist(), 1.0])
 
 
-def test_anything_else_to_normalise_by_is_refused():
+def test_another_value_of_normalise_is_refused():
     with pytest.raises(InputError, match="normalise must be dataset or first-task"):
         learner(PHOTOS, method="er", normalise="test set")

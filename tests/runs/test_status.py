@@ -1,4 +1,4 @@
-"""How far a run is, by its folder alone."""
+"""The status of a run, from its folder alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onepass.runs.status import finished_result, set_aside_if_damaged, status_of
 JOB = Job("er", "synthetic", batch=60, device="cpu")
 
 
-def test_a_run_goes_from_to_run_over_to_resume_to_finished(tmp_path: Path) -> None:
+def test_the_status_goes_from_to_run_to_to_resume_to_finished(tmp_path: Path) -> None:
     folder = RunFolder.of(JOB, tmp_path)
     assert status_of(folder) == ("to run", "")
     with pytest.raises(Stopped):
@@ -33,7 +33,7 @@ def test_a_run_goes_from_to_run_over_to_resume_to_finished(tmp_path: Path) -> No
     assert finished_result(folder, replace(JOB, seed=1)) is None, "the folder holds another run"
 
 
-def test_a_damaged_folder_is_set_aside_whole_and_only_once(tmp_path: Path) -> None:
+def test_a_damaged_folder_is_renamed_once(tmp_path: Path) -> None:
     folder = RunFolder.of(JOB, tmp_path)
     run_job(JOB, tmp_path)
     assert set_aside_if_damaged(folder) is None
@@ -43,7 +43,7 @@ def test_a_damaged_folder_is_set_aside_whole_and_only_once(tmp_path: Path) -> No
     before = read_files(folder.path)
     moved = set_aside_if_damaged(folder)
     assert moved is not None
-    said, aside = moved
-    assert (said, aside.name) == (problem, f"{folder.path.name}.damaged-1")
+    reason, aside = moved
+    assert (reason, aside.name) == (problem, f"{folder.path.name}.damaged-1")
     assert read_files(aside) == before
     assert set_aside_if_damaged(folder) is None

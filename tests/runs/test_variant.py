@@ -1,4 +1,4 @@
-"""What was chosen for a run: names and values that become words, and are read back."""
+"""Variants: names and values that become text and are parsed back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 @given(st.sampled_from(["", "tuned", "best"]), st.dictionaries(NAMES, TEXTS, max_size=5))
-def test_words_say_exactly_which_names_and_values(preset, settings):
+def test_the_text_of_a_variant_is_parsed_back_exactly(preset, settings):
     variant = Variant(({"preset": preset} if preset else {}) | settings)
     assert Variant.parse(str(variant)) == variant
     assert list(Variant.parse(str(variant))) == list(variant)
@@ -34,13 +34,13 @@ def test_every_committed_line_is_read_and_shown_as_it_was_written():
         assert str(Variant.parse(text)) == text
 
 
-def test_words_of_earlier_lines_that_have_no_name_belong_to_a_value_or_are_a_note():
+def test_unquoted_words_of_early_lines_continue_a_value_or_are_a_note():
     assert Variant.parse("label=sepal length batch=5")["label"] == "sepal length"
-    told = Variant.parse("official every=5000, a narrow network")
-    assert told.without("every") == {"preset": "official", "note": "a narrow network"}
+    parsed = Variant.parse("official every=5000, a narrow network")
+    assert parsed.without("every") == {"preset": "official", "note": "a narrow network"}
 
 
-def test_only_what_differs_is_left_of_each():
+def test_shared_entries_are_left_out_of_each_variant():
     variants = [Variant(preset="tuned", lr="1"), Variant(preset="tuned", lr="2")]
     common = shared(variants)
     assert [str(variant.beyond(common)) for variant in variants] == ["lr=1", "lr=2"]

@@ -1,4 +1,4 @@
-"""i-Blurry streams: disjoint classes keep to their task, blurry ones visit the others."""
+"""i-Blurry streams: disjoint classes stay in their task, blurry ones also come in the others."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 def dataset(counts, seed=0):
-    """Images of one pixel; the classes lie in no order."""
+    """Returns images of one pixel in random order of classes."""
     y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
     x = torch.zeros(len(y), 1, 1, 1, dtype=torch.uint8)
@@ -22,7 +22,7 @@ def dataset(counts, seed=0):
 
 
 def contents(stream):
-    """The indices of every task."""
+    """Returns the indices of every task."""
     tasks = [[] for _ in stream.tasks]
     for step in range(len(stream)):
         tasks[stream.task_of(step)] += stream.indices(step).tolist()
@@ -30,7 +30,7 @@ def contents(stream):
 
 
 def table(stream):
-    """How many samples of each class each task brings."""
+    """Returns the number of samples of each class in each task."""
     labels = stream.dataset.train_y
     counts = [Counter(labels[task].tolist()) for task in contents(stream)]
     return {label: [count[label] for count in counts] for label in range(stream.dataset.classes)}
@@ -129,14 +129,14 @@ def test_a_task_whose_classes_are_all_elsewhere_is_refused(seed):
 
 
 def test_visitors_of_many_classes_are_spread_evenly_too():
-    """What is left over when five samples go to nine tasks is not always the first tasks'."""
+    """Five samples for nine tasks must not always go to the first tasks."""
     stream = Blurry(dataset([50] * 20), tasks=10, n=0, m=10)
     visitors = [len(task) - 90 for task in contents(stream)]
     assert sum(visitors) == 100
     assert min(visitors) >= 4
 
 
-def test_one_task_has_nowhere_to_blur_to():
+def test_a_single_task_has_no_blur():
     stream = Blurry(dataset([5, 5]), tasks=1, n=0, m=50)
     assert [sorted(task) for task in contents(stream)] == [list(range(10))]
 
@@ -153,7 +153,7 @@ def test_visitors_are_shuffled_among_the_others():
         assert len(set(stream.batch(step)[1].tolist())) > 1
 
 
-def test_the_seed_decides_and_moves_no_global_generator():
+def test_the_seed_decides_without_the_global_generator():
     data, before = dataset([20] * 6), torch.get_rng_state()
     first, again = (contents(Blurry(data, tasks=3, seed=4)) for _ in range(2))
     assert first == again
@@ -165,7 +165,7 @@ def test_the_seed_decides_and_moves_no_global_generator():
 
 @pytest.mark.parametrize("name", ["n", "m"])
 @pytest.mark.parametrize("value", [-1, 100.5, float("nan"), float("inf"), "50", None, True])
-def test_a_percentage_that_is_none_is_refused(name, value):
+def test_an_invalid_percentage_is_refused(name, value):
     with pytest.raises(InputError, match=f"{name} "):
         Blurry(dataset([4, 4]), tasks=2, **{name: value})
 
@@ -174,7 +174,7 @@ def test_a_percentage_that_is_none_is_refused(name, value):
 
 
 class Spy(ER):
-    """Remembers when it was told of a task."""
+    """An ER that records the steps at which it is given a boundary."""
 
     def new_task(self):
         self.told_at = [*getattr(self, "told_at", []), self.steps]
@@ -221,7 +221,7 @@ def test_without_boundaries_the_learner_infers_the_tasks_from_unseen_classes(nam
 
 
 def test_without_boundaries_a_blurry_stream_shows_its_classes_too_early_to_infer_any():
-    """Visitors bring every class into the first task, so none is unseen later on."""
+    """Visitors bring every class into the first task, so no class is unseen later."""
     data = onepass.load("synthetic", classes=6, train_per_class=40, test_per_class=2, shape=(8,))
     stream = Blurry(data, tasks=3, n=0, m=50, boundaries=False)
     learner = ER(memory=10, gap=3, device="cpu")

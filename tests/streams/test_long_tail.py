@@ -1,4 +1,4 @@
-"""Long-tail streams: the counts of the published protocol, and nothing else changed."""
+"""Long-tail streams: the counts of the published protocol, with nothing else changed."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ CIFAR100, CIFAR10, TINY = [500] * 100, [5000] * 10, [500] * 200
 
 
 def dataset(counts, seed=0):
-    """Images of one pixel; the classes lie in no order."""
+    """Returns images of one pixel in random order of classes."""
     y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
     x = torch.zeros(len(y), 1, 1, 1, dtype=torch.uint8)
@@ -27,7 +27,7 @@ def indices(stream):
 
 
 def classes(stream):
-    """How many samples of each class the stream brings."""
+    """Returns the number of samples of each class in the stream."""
     counts = Counter(stream.dataset.train_y[indices(stream)].tolist())
     return [counts[label] for label in range(stream.dataset.classes)]
 
@@ -89,7 +89,7 @@ def test_the_first_class_is_rho_times_the_last(rho, last, number):
     assert (kept[0], kept[-1]) == (rho * last, last)
 
 
-# ---- what stays
+# ---- the samples that are kept
 
 
 @PROPERTY
@@ -140,7 +140,7 @@ def test_with_rho_1_it_is_a_class_incremental_stream(order):
     assert sorted(indices(tail)) == sorted(indices(plain))
 
 
-def test_the_seed_decides_which_samples_stay_and_moves_no_global_generator():
+def test_the_seed_decides_which_samples_stay_without_the_global_generator():
     data, before = dataset([40] * 4), torch.get_rng_state()
     first, again, other = (LongTail(data, tasks=2, rho=10, seed=seed) for seed in (0, 0, 1))
     assert indices(first) == indices(again)
@@ -148,14 +148,14 @@ def test_the_seed_decides_which_samples_stay_and_moves_no_global_generator():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_what_stays_is_drawn_and_not_the_first():
+def test_kept_samples_are_drawn_at_random():
     data = dataset([100, 100])
     stream = LongTail(data, tasks=2, rho=10)
     last = [index for index in indices(stream) if data.train_y[index] == 1]
     assert sorted(last) != torch.nonzero(data.train_y == 1).flatten().tolist()[:10]
 
 
-def test_the_record_says_how_it_was_made():
+def test_the_record_has_the_streams_arguments():
     stream = LongTail(dataset([40, 40]), tasks=2, rho=10, class_order="shuffled", seed=4)
     said = {
         key: {**stream.spec, **stream.derived}[key]
@@ -171,6 +171,6 @@ def test_the_record_says_how_it_was_made():
 
 
 @pytest.mark.parametrize("rho", [0, 0.5, -3, "100", None, True, float("nan"), float("inf")])
-def test_a_rho_that_is_none_is_refused(rho):
+def test_an_invalid_rho_is_refused(rho):
     with pytest.raises(InputError, match="rho"):
         LongTail(dataset([4, 4]), tasks=2, rho=rho)

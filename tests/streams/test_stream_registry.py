@@ -1,4 +1,4 @@
-"""Streams of one's own: how one gets a name, what it may leave out, inputs that it changes."""
+"""User-defined streams: their names, their optional arguments, and inputs that they change."""
 
 from pathlib import Path
 
@@ -33,14 +33,14 @@ def data():
 
 
 class Backwards(Stream):
-    """The samples from the last to the first, in one task. Takes nothing but its dataset."""
+    """The samples in reverse order, in one task; takes only a dataset."""
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__(dataset, [torch.arange(len(dataset.train_y)).flip(0)], batch=50)
 
 
 class Noisy(ClassIncremental):
-    """Noise of its own for each step."""
+    """A stream that adds other noise in each step."""
 
     def __init__(self, dataset: Dataset, tasks: int = 5, strength: int = 20, seed: int = 0) -> None:
         super().__init__(dataset, tasks=tasks, batch=20, seed=seed)
@@ -56,7 +56,7 @@ class Noisy(ClassIncremental):
 def backwards():
     @stream("backwards")
     class Registered(Backwards):
-        """From the last to the first."""
+        """The samples in reverse order."""
 
     return Registered
 
@@ -65,7 +65,7 @@ def backwards():
 def noisy():
     @stream("noisy")
     class Registered(Noisy):
-        """With noise."""
+        """A noisy stream."""
 
     return Registered
 
@@ -73,7 +73,7 @@ def noisy():
 # ---- registering
 
 
-def test_the_signature_says_what_a_stream_takes(noisy, backwards):
+def test_the_signature_gives_a_streams_arguments(noisy, backwards):
     assert STREAMS["noisy"].arguments == {"tasks": int, "strength": int}
     assert STREAMS["noisy"].seeded
     assert STREAMS["backwards"].arguments == {}
@@ -83,20 +83,20 @@ def test_the_signature_says_what_a_stream_takes(noisy, backwards):
 def test_every_stream_in_a_file_of_the_package_is_imported():
     files = Path(streams.__file__).parent.glob("*.py")
     written = {file.stem for file in files if "\n@stream(" in file.read_text()}
-    found = {one.make.__module__ for one in STREAMS.all().values()}
+    found = {info.make.__module__ for info in STREAMS.all().values()}
     assert {f"onepass.streams.{name}" for name in written} == found
 
 
-def test_every_stream_of_the_package_has_a_sentence():
+def test_every_stream_of_the_package_has_a_docstring():
     assert {"class-incremental", "long-tail", "blurry"} <= set(STREAMS.names())
-    assert all(one.make.__doc__ for one in STREAMS.all().values())
+    assert all(info.make.__doc__ for info in STREAMS.all().values())
 
 
 def test_spec_and_seed_are_recorded_however_the_arguments_were_given(data, noisy):
     given = [noisy(data, 2, 7, 3), noisy(data, seed=3, strength=7, tasks=2)]
-    for one in [*given, make_stream(data, parse_stream("noisy:tasks=2,strength=7"), seed=3)]:
-        assert one.spec == {"stream": "noisy", "tasks": 2, "strength": 7}
-        assert one.derived["seed"] == 3
+    for made in [*given, make_stream(data, parse_stream("noisy:tasks=2,strength=7"), seed=3)]:
+        assert made.spec == {"stream": "noisy", "tasks": 2, "strength": 7}
+        assert made.derived["seed"] == 3
     assert noisy(data).spec == {"stream": "noisy", "tasks": 5, "strength": 20}
 
 
@@ -106,7 +106,7 @@ def test_a_table_with_a_value_of_another_type_is_refused_before_the_stream_is_ma
 
 
 def test_a_stream_that_derives_from_a_registered_one_records_its_own_arguments(data):
-    assert Noisy(data).spec == {"stream": "Noisy"}  # not that of ClassIncremental, which it calls
+    assert Noisy(data).spec == {"stream": "Noisy"}  # not the arguments of its base class
     assert ClassIncremental(data).spec["stream"] == "class-incremental"
 
 
@@ -132,7 +132,7 @@ def any_names(self, dataset: Dataset, **more: int) -> None: ...
         (any_names, "'more' needs a type and a default"),
     ],
 )
-def test_a_constructor_that_cannot_be_asked_is_refused(constructor, said):
+def test_a_constructor_with_an_unusable_signature_is_refused(constructor, said):
     with pytest.raises(InputError, match=f"stream 'unclear': .*{said}"):
         stream("unclear")(type("Unclear", (Stream,), {"__init__": constructor}))
     assert "unclear" not in STREAMS.names()
@@ -141,7 +141,7 @@ def test_a_constructor_that_cannot_be_asked_is_refused(constructor, said):
 # ---- the public constructor
 
 
-def test_a_stream_needs_nothing_but_a_dataset_and_an_order(data):
+def test_a_stream_needs_only_a_dataset_and_an_order(data):
     order = [torch.arange(100), torch.arange(50, 300)]
     plain = Stream(data, order)
     assert [len(y) for _, y in plain] == [10] * 10 + [10] * 25
@@ -152,7 +152,7 @@ def test_a_stream_needs_nothing_but_a_dataset_and_an_order(data):
 
 def test_without_tasks_a_class_belongs_to_the_task_that_first_has_it(data):
     def of(*classes):
-        return torch.cat([torch.nonzero(data.train_y == one).flatten()[:5] for one in classes])
+        return torch.cat([torch.nonzero(data.train_y == label).flatten()[:5] for label in classes])
 
     plain = Stream(data, [of(3, 1), of(1, 4), of(0, 3)])
     assert plain.tasks == [(1, 3), (4,), (0,)]
@@ -163,10 +163,10 @@ def test_a_task_without_samples_is_refused(data):
         Stream(data, [torch.arange(3), torch.arange(0)])
 
 
-# ---- what the line and the options say together
+# ---- a line of text together with options
 
 
-def test_options_that_a_stream_does_not_take_are_passed_over_unless_they_were_given(backwards):
+def test_usual_options_that_a_stream_does_not_take_are_skipped_and_given_ones_refused(backwards):
     usual = {"batch": 10, "class_order": "natural", "tasks": 5}
     assert parse_with_options("backwards", {}, usual) == {"stream": "backwards"}
     for name, value in usual.items():
@@ -176,7 +176,7 @@ def test_options_that_a_stream_does_not_take_are_passed_over_unless_they_were_gi
         assert str(caught.value) == said
 
 
-def test_the_line_comes_first_then_options_then_what_is_usual():
+def test_the_line_of_text_comes_first_then_options_then_usual_values():
     found = parse_with_options(
         "blurry:batch=3", {"batch": 3, "tasks": 2}, {"tasks": 5, "class_order": "x"}
     )
@@ -188,7 +188,7 @@ def test_a_line_and_an_option_that_disagree_are_refused():
         parse_with_options("blurry:class_order=natural", {"class_order": "shuffled"}, {})
 
 
-def test_filling_in_keeps_what_is_said_and_what_the_stream_takes(backwards):
+def test_with_defaults_keeps_given_values_and_skips_unknown_arguments(backwards):
     assert with_defaults({"tasks": 3}, {"tasks": 5, "batch": 2}) == {"tasks": 3, "batch": 2}
     assert with_defaults({"stream": "backwards"}, {"tasks": 5}) == {"stream": "backwards"}
 
@@ -201,7 +201,9 @@ def test_a_job_runs_on_a_stream_that_takes_neither_tasks_nor_batch(backwards, tm
 
 
 @pytest.mark.parametrize("given", [{"tasks": 2}, {"batch": 3}, {"class_order": "shuffled"}])
-def test_a_job_that_asks_it_for_them_is_refused_before_data_are_loaded(backwards, given):
+def test_a_job_with_options_that_the_stream_lacks_is_refused_before_data_are_loaded(
+    backwards, given
+):
     option = next(iter(given)).replace("_", "-")
     with pytest.raises(InputError, match=f"takes no --{option}"):
         Job("finetune", "no such dataset", stream="backwards", **given).load_dataset()
@@ -210,7 +212,7 @@ def test_a_job_that_asks_it_for_them_is_refused_before_data_are_loaded(backwards
 def test_a_method_for_one_task_refuses_a_stream_that_always_has_more():
     @stream("halves")
     class Halves(Stream):
-        """Two tasks, whatever is asked."""
+        """A stream that always has two tasks."""
 
         def __init__(self, dataset: Dataset) -> None:
             super().__init__(dataset, [torch.nonzero(dataset.train_y < 5).flatten(),
@@ -225,7 +227,7 @@ def test_a_method_for_one_task_refuses_a_stream_that_always_has_more():
 # ---- changed inputs
 
 
-def test_changed_inputs_reach_the_learner_and_leave_the_dataset_alone(data, noisy):
+def test_changed_inputs_reach_the_learner_and_not_the_dataset(data, noisy):
     before = data.train_x.clone()
     made, plain = noisy(data, strength=50), noisy(data, strength=1)
     for step in (0, 3):
@@ -252,7 +254,7 @@ def test_a_change_in_place_does_not_reach_the_dataset(data):
 
 
 def test_inputs_change_on_a_device_as_on_the_host(data, noisy):
-    """The meta device stands for a GPU: it has shapes, types and a place."""
+    """The meta device replaces a GPU: it has shapes, types and a device."""
     seen = []
 
     class Watched(Backwards):
@@ -275,7 +277,7 @@ def test_a_change_of_shape_or_type_is_refused(data, changed):
         Odd(data).batch(0)
 
 
-def test_a_learner_that_was_stopped_goes_on_with_the_same_inputs(data, noisy, tmp_path):
+def test_a_resumed_learner_gets_the_same_inputs(data, noisy, tmp_path):
     def learned(learner, made, steps):
         for step in steps:
             learner.learn(*made.batch(step))

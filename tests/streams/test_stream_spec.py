@@ -1,4 +1,4 @@
-"""A stream from one line of text, from a TOML table, or from Python: all the same stream."""
+"""A stream from a line of text, a TOML table or Python is the same stream."""
 
 import tomllib
 from typing import Literal, get_args, get_origin
@@ -51,7 +51,7 @@ def data():
 
 
 def same(first, second):
-    """Whether two streams are of one kind and bring the same samples in the same order."""
+    """Returns whether two streams are of one class and bring the same samples in the same order."""
     return (
         type(first) is type(second)
         and first.spec == second.spec
@@ -61,13 +61,13 @@ def same(first, second):
 
 
 @pytest.mark.parametrize("text", SPECS)
-def test_a_line_of_text_is_the_stream_of_python(data, text):
+def test_a_line_of_text_makes_the_same_stream_as_python(data, text):
     _, _, build = SPECS[text]
     assert same(make_stream(data, parse_stream(text), seed=3), build(data))
 
 
 @pytest.mark.parametrize("text", SPECS)
-def test_a_toml_table_is_the_stream_of_the_text(data, text):
+def test_a_toml_table_makes_the_same_stream_as_the_text(data, text):
     name, toml, _ = SPECS[text]
     table = tomllib.loads(f'stream = "{name}"\n{toml}')
     assert table == parse_stream(text)
@@ -82,15 +82,15 @@ def test_a_table_written_out_is_read_back(text):
 
 
 def a_value(annotation):
-    """Not the default, whatever the stream."""
+    """Returns a value that is not the default in any stream."""
     if get_origin(annotation) is Literal:
         return get_args(annotation)[-1]
     return {Tasks: 2, int: 7, float: 3.5, bool: False}[annotation]
 
 
 @pytest.mark.parametrize("name", STREAMS.names())
-def test_everything_that_a_stream_takes_can_be_said(data, name):
-    said = {key: a_value(one) for key, one in STREAMS[name].arguments.items()}
+def test_every_argument_of_a_stream_can_be_given_as_text(data, name):
+    said = {key: a_value(annotation) for key, annotation in STREAMS[name].arguments.items()}
     text = f"{name}:" + ",".join(f"{key}={value}" for key, value in said.items())
     assert parse_stream(text) == {"stream": name, **said}
     made = make_stream(data, parse_stream(text), seed=3)
@@ -100,7 +100,7 @@ def test_everything_that_a_stream_takes_can_be_said(data, name):
 
 
 @pytest.mark.parametrize("name", STREAMS.names())
-def test_what_is_not_said_keeps_its_default(data, name):
+def test_missing_arguments_keep_their_defaults(data, name):
     assert parse_stream(name) == parse_stream(f"{name}:") == {"stream": name}
     assert same(make_stream(data, {"stream": name}, seed=0), STREAMS[name].make(data))
 
@@ -130,7 +130,7 @@ def test_the_seed_is_not_in_the_text_but_decides(data):
         parse_stream("long-tail:seed=3")
 
 
-# ---- what is wrong is named, with the nearest that is right
+# ---- errors name the wrong word and the nearest valid one
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_bad_value_of_a_toml_table_is_named(data, line):
 
 
 @pytest.mark.parametrize("line", ["stream = 3", 'stream = ["blurry"]', "[stream]\nname = 1"])
-def test_a_name_that_is_no_text_is_refused(data, line):
+def test_a_name_that_is_not_text_is_refused(data, line):
     with pytest.raises(OnepassError):
         make_stream(data, tomllib.loads(line), seed=0)
 
@@ -218,7 +218,7 @@ def test_a_line_without_a_name_is_refused(text):
         parse_stream(text)
 
 
-def test_a_key_said_twice_is_refused():
+def test_a_key_given_twice_is_refused():
     with pytest.raises(InputError, match="rho"):
         parse_stream("long-tail:rho=10,rho=100")
 
@@ -229,7 +229,7 @@ def test_a_table_may_name_the_groups_of_classes(data):
 
 
 @pytest.mark.parametrize("text", ["long-tail:rho=5,tasks=2", "blurry:n=50,m=20,tasks=2"])
-def test_what_a_stream_records_makes_it_again(data, text):
+def test_a_streams_record_makes_it_again(data, text):
     first = make_stream(data, parse_stream(text), seed=4)
     again = make_stream(data, first.spec, seed=4)
     assert first.derived == again.derived
@@ -238,7 +238,7 @@ def test_what_a_stream_records_makes_it_again(data, text):
     ]
 
 
-def test_what_streams_share_is_the_same_in_all_of_them_unless_asked_for():
+def test_common_arguments_have_the_same_default_in_all_streams():
     usual = STREAMS["class-incremental"].defaults
     for name in ("long-tail", "blurry"):
         assert usual.items() <= STREAMS[name].defaults.items()

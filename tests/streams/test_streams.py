@@ -16,7 +16,7 @@ MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
 def dataset(counts, seed=0):
-    """Images of one pixel; the classes lie in no order."""
+    """Returns images of one pixel in random order of classes."""
     y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
     x = torch.zeros(len(y), 1, 1, 1, dtype=torch.uint8)
@@ -95,7 +95,7 @@ def test_the_natural_order_is_that_of_the_labels():
     assert natural.tasks == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
 
 
-def test_a_shuffled_order_is_the_seeds_and_not_the_number_of_tasks():
+def test_a_shuffled_order_depends_on_the_seed_and_not_on_the_number_of_tasks():
     def order(tasks, seed):
         stream = ClassIncremental(dataset([2] * 10), tasks, class_order="shuffled", seed=seed)
         return [label for group in stream.tasks for label in group]
@@ -113,7 +113,7 @@ def test_groups_of_classes_may_be_given():
     assert sorted(torch.cat(labels[2:]).tolist()) == [0] * 4 + [4] * 4
 
 
-def test_the_same_seed_gives_the_same_stream_and_another_another():
+def test_the_same_seed_gives_the_same_stream_and_another_seed_another_stream():
     data = dataset([20, 20, 20])
     first = steps(ClassIncremental(data, 3, seed=4))
     assert first == steps(ClassIncremental(data, 3, seed=4))
@@ -133,8 +133,8 @@ def test_the_order_inside_a_task_does_not_depend_on_how_its_classes_were_chosen(
     assert steps(shuffled) == steps(given_by_hand)
 
 
-def test_the_class_order_takes_nothing_from_the_stream_order():
-    """With classes of one size a task is shuffled alike, whichever classes it holds."""
+def test_the_class_order_does_not_change_the_shuffles():
+    """With classes of equal size a task is shuffled the same way for any classes."""
     data = dataset([6] * 8)
 
     def ranks(order):
@@ -145,13 +145,13 @@ def test_the_class_order_takes_nothing_from_the_stream_order():
     assert ranks("natural") == ranks("shuffled")
 
 
-def test_the_batch_size_cuts_one_and_the_same_order():
+def test_the_batch_size_does_not_change_the_order():
     data = dataset([11, 12, 13])
     wanted = indices(ClassIncremental(data, 3, batch=1, seed=1))
     assert indices(ClassIncremental(data, 3, batch=10, seed=1)) == wanted
 
 
-def test_streams_leave_the_global_generator_alone():
+def test_streams_do_not_use_the_global_generator():
     before = torch.get_rng_state()
     ClassIncremental(dataset([9, 9]), 2, class_order="shuffled", seed=1)
     assert torch.equal(before, torch.get_rng_state())
@@ -218,20 +218,18 @@ def test_the_same_classes_may_come_again_with_other_inputs():
 
 
 @pytest.mark.parametrize(
-    "order", [[], [[1, 2]], *([torch.tensor([0, one])] for one in (0.5, 10**6, -1))], ids=str
+    "order", [[], [[1, 2]], *([torch.tensor([0, index])] for index in (0.5, 10**6, -1))], ids=str
 )
-def test_an_order_that_numbers_no_samples_is_refused(order):
+def test_an_order_of_invalid_indices_is_refused(order):
     with pytest.raises(onepass.InputError, match="order must"):
         onepass.Stream(onepass.load("digits"), order)
 
 
-# ---- on a device, for which torch's `meta` stands here
+# ---- on a device (here torch's `meta`)
 
 
 @pytest.mark.parametrize(("free", "where"), [(None, "meta"), (800, "meta"), (799, "cpu")])
-def test_samples_stay_on_the_host_if_a_device_has_no_room_for_them(
-    free, where, monkeypatch, caplog
-):
+def test_samples_stay_on_the_host_if_a_device_lacks_memory(free, where, monkeypatch, caplog):
     monkeypatch.setattr(devices, "free_gpu_bytes", lambda device: free)
     stream = ClassIncremental(dataset([100, 100]), tasks=2)  # 400 bytes with the test samples
     moved = stream.on(torch.device("meta"))

@@ -1,4 +1,4 @@
-"""What a sweep makes of the ways in which runs end."""
+"""How a sweep handles the ways in which runs end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOB = Job("er", "synthetic", batch=60, device="cpu")
 
 
 class Failing(Serial):
-    """Each run fails so the first time, and then runs."""
+    """An executor whose first run fails with a given error."""
 
     def __init__(self, problem: Exception) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Failing(Serial):
         yield index, self.problems.pop()
 
 
-def nobody(*_: object) -> None:
+def watch_nothing(*_: object) -> None:
     """Watches nothing."""
 
 
@@ -49,7 +49,7 @@ def endings(problem: Exception, out: Path) -> list[Result | Exception]:
     planned, options = [PlannedRun(known, 0)], RunOptions(out, resume=True)
     return [
         ended.outcome
-        for ended in execute_runs(planned, options, Failing(problem), Durations([]), nobody)
+        for ended in execute_runs(planned, options, Failing(problem), Durations([]), watch_nothing)
     ]
 
 
@@ -58,12 +58,12 @@ def test_a_run_that_another_process_has_just_begun_is_left_to_it(tmp_path: Path)
     assert isinstance(result, Result)
 
 
-def test_what_is_wrong_is_told_whatever_its_words(tmp_path: Path) -> None:
+def test_an_error_that_only_reads_like_a_busy_folder_is_reported(tmp_path: Path) -> None:
     problem = DataError("a file of it is being run by another process")
     assert endings(problem, tmp_path) == [problem]
 
 
-def test_a_run_that_another_process_is_at_is_refused_as_busy(tmp_path: Path) -> None:
+def test_a_run_in_another_process_is_refused_as_busy(tmp_path: Path) -> None:
     lock = tmp_path / "run" / ".lock"
     lock.parent.mkdir()
     with (

@@ -1,5 +1,5 @@
-"""Which run of a sweep comes next, by its place, by the time that is left, and by what others do;
-and how long runs are expected to take."""
+"""The order of a sweep's runs: by position, remaining time and other processes; and the expected
+durations of runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG, SHORT, TINY = Job("gsa"), Job("er"), Job("finetune")
 
 
 class Known(Durations):
-    """Seconds by method; None for those that nobody has measured."""
+    """Seconds by method; None for unmeasured methods."""
 
     def __init__(self, **seconds: float) -> None:
         super().__init__([])
@@ -33,7 +33,7 @@ class Known(Durations):
 
 
 class Clock:
-    """Stands still unless it is set."""
+    """A clock that moves only when a test sets it."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -60,7 +60,7 @@ def all_of(scheduler: Scheduler) -> list[int]:
     return taken
 
 
-def test_without_a_limit_they_come_in_order_and_one_without_room_is_overtaken(
+def test_without_a_limit_runs_keep_their_order_and_overtake_one_that_does_not_fit(
     tmp_path: Path,
 ) -> None:
     queue = scheduler([SHORT, LONG, TINY], tmp_path, Known(), until=math.inf)
@@ -69,7 +69,9 @@ def test_without_a_limit_they_come_in_order_and_one_without_room_is_overtaken(
     assert all_of(queue) == [1, 0, 2]
 
 
-def test_the_longest_that_fits_comes_first_and_what_does_not_fit_never(tmp_path: Path) -> None:
+def test_the_longest_run_that_fits_into_the_time_comes_first_and_others_never(
+    tmp_path: Path,
+) -> None:
     durations = Known(finetune=10, er=60, gsa=101)
     queue = scheduler([TINY, SHORT, LONG], tmp_path, durations)
     assert all_of(queue) == [1, 0]
@@ -87,10 +89,10 @@ def test_a_more_urgent_run_comes_first_however_short_it_is(tmp_path: Path) -> No
     assert all_of(Scheduler(planned, tmp_path, durations, until=100, now=Clock())) == [1, 2, 0]
 
 
-def test_of_runs_that_nobody_measured_one_is_tried_first_and_the_others_wait(
+def test_one_unmeasured_run_is_tried_first_and_others_of_its_kind_wait(
     tmp_path: Path,
 ) -> None:
-    """Until it has ended: then they are known, or, if it failed, the next one is tried."""
+    """When it has ended, its kind is measured; if it failed, the next run is tried."""
     durations = Known(er=60)
     queue = scheduler([SHORT, LONG, replace(LONG, seed=1)], tmp_path, durations)
     assert queue.take(lambda job: True) == 1
@@ -105,7 +107,7 @@ def test_of_runs_that_nobody_measured_one_is_tried_first_and_the_others_wait(
     assert queue.take(lambda job: True) is None
 
 
-def test_what_another_process_runs_or_has_finished_is_passed_over(synthetic: Result) -> None:
+def test_runs_that_another_process_runs_or_has_finished_are_passed_over(synthetic: Result) -> None:
     done = Job("er", "synthetic", device="cpu")
     running, left = replace(done, seed=1), replace(done, seed=2)
     out = Path(synthetic.out).parent
@@ -119,15 +121,20 @@ def test_what_another_process_runs_or_has_finished_is_passed_over(synthetic: Res
 # ---- how long runs take
 
 
-def test_another_seed_takes_as_long_as_its_kind_did_lately(synthetic: Result) -> None:
+def test_another_seed_is_expected_to_take_as_long_as_recent_runs_of_its_kind(
+    synthetic: Result,
+) -> None:
     times = [900.0, 1.0, 2.0, 6.0]
     measured = [replace(synthetic, seconds=t, scoring_seconds=1, capture_seconds=2) for t in times]
     job = Job("er", "synthetic", seed=5, device="cpu")
     assert Durations(measured).expected(job) == pytest.approx(3 + 3)
 
 
-def test_another_kind_takes_as_long_as_its_images_do(synthetic: Result) -> None:
-    """er trains ten stream images and 64 of the memory; mir scores 640 more, at a third."""
+def test_another_kind_is_expected_to_take_time_in_proportion_to_its_images(
+    synthetic: Result,
+) -> None:
+    """er trains on 10 stream images and 64 of the memory; mir scores 640 more, at a third of the
+    cost."""
     durations = Durations([replace(synthetic, seconds=74.0, scoring_seconds=0, capture_seconds=0)])
     job = Job("finetune", "synthetic", device="cpu")
     assert durations.expected(job) == pytest.approx(10)
@@ -136,7 +143,7 @@ def test_another_kind_takes_as_long_as_its_images_do(synthetic: Result) -> None:
     assert durations.expected(half) == pytest.approx(37)
 
 
-def test_its_own_method_says_more_than_others(synthetic: Result) -> None:
+def test_runs_of_the_same_method_take_precedence_in_an_estimate(synthetic: Result) -> None:
     plain = {"scoring_seconds": 0.0, "capture_seconds": 0.0}
     er = replace(synthetic, seconds=74.0, **plain)
     gsa = replace(synthetic, seconds=740.0, method="gsa", **plain)
@@ -144,7 +151,7 @@ def test_its_own_method_says_more_than_others(synthetic: Result) -> None:
     assert Durations([gsa, er]).expected(job) == pytest.approx(740, rel=0.01)
 
 
-def test_a_stream_is_as_long_as_it_was_and_one_that_nobody_measured_as_the_longest(
+def test_an_unmeasured_stream_counts_as_the_longest_of_its_data(
     synthetic: Result,
 ) -> None:
     tail = {"stream": "long-tail", "rho": 100.0, "tasks": 5, "batch": 10}
@@ -165,7 +172,7 @@ def test_a_stream_is_as_long_as_it_was_and_one_that_nobody_measured_as_the_longe
         assert durations.expected(other) == pytest.approx(whole.seconds, rel=0.01)
 
 
-def test_of_other_data_or_another_device_nothing_is_known(synthetic: Result) -> None:
+def test_there_is_no_estimate_from_other_data_or_another_device(synthetic: Result) -> None:
     durations = Durations([synthetic])
     assert durations.expected(Job("er", "digits", device="cpu")) is None
     assert durations.expected(Job("er", "synthetic", device="cuda")) is None

@@ -1,4 +1,4 @@
-"""What a sweep file says: which runs, in which order; and what is wrong with it."""
+"""Sweep files: their runs, the order of these, and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def planned(tmp_path: Path, text: str) -> list[PlannedRun]:
 
 
 def jobs(tmp_path: Path, text: str) -> list[Job]:
-    return [one.job for one in planned(tmp_path, text)]
+    return [run.job for run in planned(tmp_path, text)]
 
 
 def test_lists_make_a_grid_and_all_of_a_seed_come_before_the_next(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_lists_make_a_grid_and_all_of_a_seed_come_before_the_next(tmp_path: Path
     ]
 
 
-def test_what_is_nearer_to_a_run_wins_and_settings_do_so_one_by_one(tmp_path: Path) -> None:
+def test_more_specific_tables_override_others_and_settings_do_so_one_by_one(tmp_path: Path) -> None:
     er, gsa, tuned = jobs(
         tmp_path,
         """
@@ -71,7 +71,7 @@ def test_what_is_nearer_to_a_run_wins_and_settings_do_so_one_by_one(tmp_path: Pa
     assert (tuned.memory, tuned.batch, tuned.settings) == (30, 7, {"lr": "0.2", "gap": "9"})
 
 
-def test_every_option_of_run_has_its_name_here(tmp_path: Path) -> None:
+def test_every_option_of_run_can_be_in_a_sweep_file(tmp_path: Path) -> None:
     (job,) = jobs(
         tmp_path,
         """
@@ -118,7 +118,7 @@ def test_settings_may_be_lists_and_a_list_of_seeds_is_one(tmp_path: Path) -> Non
     ]
 
 
-def test_a_run_of_two_grids_has_its_place_in_the_first(tmp_path: Path) -> None:
+def test_a_run_of_two_grids_belongs_to_the_first(tmp_path: Path) -> None:
     text = """
     [[grid]]
     methods = ["finetune", "er"]
@@ -128,12 +128,12 @@ def test_a_run_of_two_grids_has_its_place_in_the_first(tmp_path: Path) -> None:
     memory = 10
     """
     found = without_repeats(planned(tmp_path, text))
-    first = [one.job.folder_name for one in found if one.priority == 0]
+    first = [run.job.folder_name for run in found if run.priority == 0]
     assert first == ["finetune-digits-s0", "er-digits-m10-s0", "er-digits-m20-s0"]
-    assert len([one for one in found if one.priority == 1]) == len(registry.methods()) - 2
+    assert len([run for run in found if run.priority == 1]) == len(registry.methods()) - 2
 
 
-def test_paths_of_data_are_seen_from_the_file(tmp_path: Path) -> None:
+def test_paths_of_data_are_relative_to_the_file(tmp_path: Path) -> None:
     text = '[defaults]\nmethods = "er"\ndataset = "data/mine.npz"\ntest-fraction = 0.5\n'
     text += '[dataset."data/mine.npz"]\nmemory = 7\nmirror-is-another-class = true\n'
     (job,) = jobs(tmp_path, text)
@@ -190,31 +190,33 @@ def test_paths_of_data_are_seen_from_the_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_whatever_is_wrong_is_one_line_with_the_file_and_the_key(
+def test_every_error_is_one_line_with_the_file_and_the_key(
     text: str, words: list[str], tmp_path: Path
 ) -> None:
     with pytest.raises(OnepassError) as refused:
         planned(tmp_path, text)
-    told = str(refused.value)
-    assert "\n" not in told
-    assert all(word in told for word in [str(tmp_path / "a.toml"), *words]), told
+    message = str(refused.value)
+    assert "\n" not in message
+    assert all(word in message for word in [str(tmp_path / "a.toml"), *words]), message
 
 
-def test_a_file_that_is_not_there_or_no_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(OnepassError, match=str(path)):
             read_sweep_file(path)
 
 
-def test_the_papers_table_is_whole() -> None:
-    """All cells of the methods that there are, 15 seeds each, and no other cells."""
+def test_the_papers_table_is_complete() -> None:
+    """It has 15 seeds of every cell whose method onepass has, and no other cells."""
     found = without_repeats(read_sweep_file(ROOT / "experiments/table1.toml", device="cpu"))
-    cells = Counter((one.job.method, one.job.dataset, one.job.memory) for one in found)
+    cells = Counter((run.job.method, run.job.dataset, run.job.memory) for run in found)
     known = {info.key for info in registry.methods()}
     wanted = {
-        (one.method, one.dataset, one.memory)
-        for one in published_values()
-        if one.source == "gsa-paper-table1" and one.metric == "accuracy" and one.method in known
+        (value.method, value.dataset, value.memory)
+        for value in published_values()
+        if value.source == "gsa-paper-table1"
+        and value.metric == "accuracy"
+        and value.method in known
     }
     assert len(wanted) == 17 * 12
     assert {cells[cell] for cell in wanted} == {15}
@@ -224,11 +226,11 @@ def test_the_papers_table_is_whole() -> None:
 
 def test_the_papers_table_has_one_seed_of_every_cell_before_a_second_of_any() -> None:
     found = without_repeats(read_sweep_file(ROOT / "experiments/table1.toml", device="cpu"))
-    second = next(number for number, one in enumerate(found) if one.job.seed == 1)
-    first = Counter((one.job.method, one.job.dataset, one.job.memory) for one in found[:second])
+    second = next(number for number, run in enumerate(found) if run.job.seed == 1)
+    first = Counter((run.job.method, run.job.dataset, run.job.memory) for run in found[:second])
     assert set(first.values()) == {1}
-    printed = [one for one in published_values() if one.metric == "accuracy"]
-    methods = {one.method for one in printed if one.dataset == "mnist"}
+    printed = [value for value in published_values() if value.metric == "accuracy"]
+    methods = {value.method for value in printed if value.dataset == "mnist"}
     sizes = {"cifar100": (1000, 2000, 5000), "cifar10": (200, 500, 1000), "mnist": (100, 500, 1000)}
     wanted = {
         (method, dataset, memory)

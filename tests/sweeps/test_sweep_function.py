@@ -1,4 +1,4 @@
-"""`onepass.sweep`: in Python what the command does."""
+"""`onepass.sweep`, which does in Python what the command does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JOB = Job("er", "synthetic", batch=30, device="cpu")  # the first of them
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in this process, which is faster; the command is tested with processes."""
+    """Runs in this process, which is faster; tests of the command use worker processes."""
     monkeypatch.setattr("onepass.executors.choose_executor", lambda *_, **__: Serial())
 
 
@@ -36,8 +36,8 @@ def swept(out: Path, spec: Any = SMALL, **options: Any) -> list[SweptRun]:
     return onepass.sweep(spec, **{"out": out, "device": "cpu", **options})
 
 
-class Heard(SweepListener):
-    """Remembers the states of all runs at first, how far each came, and the end of each."""
+class Following(SweepListener):
+    """Records the states of all runs at the start, their progress, and their ends."""
 
     def __init__(self) -> None:
         self.states: list[str] = []
@@ -46,7 +46,7 @@ class Heard(SweepListener):
         self.notes: list[str] = []
 
     def started(self, runs: Sequence[SweptRun]) -> None:
-        self.states = [one.state for one in runs]
+        self.states = [run.state for run in runs]
 
     def progressed(self, number: int, progress: Progress) -> None:
         self.steps[number] = progress.step
@@ -60,16 +60,16 @@ class Heard(SweepListener):
 
 def test_every_run_comes_back_with_its_result_and_is_not_run_again(tmp_path: Path) -> None:
     runs = swept(tmp_path / "out")
-    assert [one.job.method for one in runs] == ["er", "finetune"]
+    assert [run.job.method for run in runs] == ["er", "finetune"]
     assert runs[0].name == JOB.folder_name
-    assert [one.state for one in runs] == ["finished", "finished"]
-    for one in runs:
-        assert one.result is not None
-        assert one.result.state_sha256 == run_job(one.job, tmp_path / "alone").state_sha256
+    assert [run.state for run in runs] == ["finished", "finished"]
+    for run in runs:
+        assert run.result is not None
+        assert run.result.state_sha256 == run_job(run.job, tmp_path / "alone").state_sha256
     with untouched(tmp_path / "out"):
         again = swept(tmp_path / "out")
-    assert [one.state for one in again] == ["skipped", "skipped"]
-    assert [one.result for one in again] == [one.result for one in runs]
+    assert [run.state for run in again] == ["skipped", "skipped"]
+    assert [run.result for run in again] == [run.result for run in runs]
 
 
 def test_a_file_gives_the_runs_of_its_dictionary(tmp_path: Path) -> None:
@@ -79,28 +79,28 @@ def test_a_file_gives_the_runs_of_its_dictionary(tmp_path: Path) -> None:
     assert dry[0] == dry[1] == dry[2]
 
 
-def test_a_dry_run_tells_how_far_runs_are_and_what_they_will_take(tmp_path: Path) -> None:
+def test_a_dry_run_returns_the_status_and_expected_time_of_runs(tmp_path: Path) -> None:
     swept(tmp_path, {"defaults": {**SMALL["defaults"], "methods": "er"}})
     more = {"defaults": {**SMALL["defaults"], "seeds": 2}}
     with untouched(tmp_path):
         runs = swept(tmp_path, more, dry_run=True)
-    assert [one.state for one in runs] == ["finished", "to run", "to run", "to run"]
+    assert [run.state for run in runs] == ["finished", "to run", "to run", "to run"]
     assert runs[0].expected_seconds is None and runs[0].result is not None
-    assert all(one.expected_seconds for one in runs[1:])
+    assert all(run.expected_seconds for run in runs[1:])
 
 
-def test_a_listener_follows_all_runs_by_their_places_in_the_list(tmp_path: Path) -> None:
+def test_a_listener_follows_all_runs_by_their_numbers(tmp_path: Path) -> None:
     swept(tmp_path, {"defaults": {**SMALL["defaults"], "methods": "er"}})
-    heard = Heard()
-    swept(tmp_path, listener=heard)
-    assert heard.states == ["skipped", "left"]
-    assert heard.steps == {1: 20}
-    assert heard.ends == [(1, "finished")]
-    assert heard.notes == []
+    following = Following()
+    swept(tmp_path, listener=following)
+    assert following.states == ["skipped", "left"]
+    assert following.steps == {1: 20}
+    assert following.ends == [(1, "finished")]
+    assert following.notes == []
 
 
 @pytest.mark.parametrize("fast", [False, True])
-def test_a_run_that_fails_is_told_with_its_problem(fast: bool, tmp_path: Path) -> None:
+def test_a_run_that_fails_is_returned_with_its_problem(fast: bool, tmp_path: Path) -> None:
     (tmp_path / JOB.folder_name).mkdir()
     (tmp_path / JOB.folder_name / "thesis.txt").touch()
     failed, other = swept(tmp_path, fail_fast=fast)
@@ -109,7 +109,7 @@ def test_a_run_that_fails_is_told_with_its_problem(fast: bool, tmp_path: Path) -
     assert other.state == ("left" if fast else "finished")
 
 
-def test_what_there_is_to_know_is_logged_if_nobody_listens(
+def test_notices_are_logged_without_a_listener(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (done, _) = swept(tmp_path)
@@ -121,16 +121,16 @@ def test_what_there_is_to_know_is_logged_if_nobody_listens(
     assert ".damaged-1, and run again" in caplog.text
 
 
-def test_lines_are_added_once_and_hold_what_is_skipped(tmp_path: Path) -> None:
+def test_a_result_is_appended_once_and_its_run_is_then_skipped(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     for state in ("finished", "skipped"):
         runs = onepass.sweep(SMALL, append=file, device="cpu")
-        assert [one.state for one in runs] == [state, state]
-        assert [one.seed for one in lines.read_results(file)] == [0, 0]
+        assert [run.state for run in runs] == [state, state]
+        assert [run.seed for run in lines.read_results(file)] == [0, 0]
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-def test_what_does_not_fit_into_the_time_is_left(
+def test_runs_that_do_not_fit_into_the_time_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow(Serial):
@@ -140,11 +140,11 @@ def test_what_does_not_fit_into_the_time_is_left(
                 yield number, result.__class__(**{**vars(result), "seconds": 3600.0})
 
     monkeypatch.setattr("onepass.executors.choose_executor", lambda *_, **__: Slow())
-    assert {one.state for one in swept(tmp_path, time_limit=60)} == {"finished", "left"}
+    assert {run.state for run in swept(tmp_path, time_limit=60)} == {"finished", "left"}
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"jobs": 0}, "jobs must be at least 1"),
         ({"jobs": "many"}, "jobs must be"),
@@ -159,10 +159,10 @@ def test_what_does_not_fit_into_the_time_is_left(
         ({"spec": "none.toml"}, "there is no file none.toml"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_nothing_is_run(
-    options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_invalid_arguments_are_refused_and_nothing_runs(
+    options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # the executor is one of those that are chosen
-    with pytest.raises(OnepassError, match=said):
+    monkeypatch.undo()  # choose the executor as outside of tests
+    with pytest.raises(OnepassError, match=message):
         swept(tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""`onepass bench`: what is timed, and what is said of it."""
+"""`onepass bench` times the right thing and reports it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def timed(*arguments: object) -> Done:
 
 
 def declared(record: dict) -> ImageCount:
-    """What the method says that a step costs, once it knows the samples."""
+    """Returns the images per step that the method declares, once it knows the samples."""
     learner = BenchCase(
         record["method"], memory=record["memory"], settings=record["settings"]
     ).learner()
@@ -56,7 +56,7 @@ def several() -> Done:
 
 
 def test_json_is_one_object_for_each_case_and_nothing_else(several: Done) -> None:
-    found = [(one["method"], one["memory"], one["classes"]) for one in several.records]
+    found = [(entry["method"], entry["memory"], entry["classes"]) for entry in several.records]
     assert found == list(itertools.product(("er", "mir"), (20, 30), (4, 18)))
     for record in several.records:
         assert list(record) == CASE + SPEED + AROUND
@@ -183,14 +183,14 @@ def test_a_number_of_classes_that_cannot_be_is_refused(classes: int) -> None:
 
 
 def test_a_single_class_is_timed_or_refused_in_words_that_name_it() -> None:
-    """Half of one class cannot be old."""
+    """A single class cannot be split into old and new ones."""
     done = onepass("bench", "finetune", *SMALL, "--classes", 1, "--json")
     assert done.status == 0 or "--classes" in done.error
 
 
 @pytest.mark.parametrize("pair", ["seed=1", "device=cpu", "memory=5"])
 def test_a_setting_that_is_not_for_choosing_is_refused(pair: str) -> None:
-    """As `onepass run` does."""
+    """`onepass run` refuses it too."""
     done = onepass("bench", "er", *SMALL, "--memory", 20, "--classes", 4, "--set", pair)
     assert done.status == 2
     assert pair.partition("=")[0] in done.error
@@ -283,7 +283,7 @@ def test_the_bare_step_has_the_forwards_of_the_method(
     batches.introduce(learner)
     passes = bench._record_step_passes(case)
     assert passes == expected or expected is None
-    trained = sum(one.images for one in passes if one.graded)
+    trained = sum(entry.images for entry in passes if entry.graded)
     assert trained == learner.cost(case.batch).trained
     bare = bench._make_bare_step(learner, case, passes)
     before = learner.params_sha256()

@@ -1,4 +1,4 @@
-"""Classifying image files: every one is named, with its class or with what is wrong with it."""
+"""`classify` returns a class or a problem for every image file."""
 
 import os
 
@@ -16,7 +16,7 @@ from onepass.tools.predict_images import UnreadableImage, classify
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """Knows two classes: dark above, and dark below."""
+    """Saves a learner with two classes: dark above, and dark below."""
     x = np.zeros((40, 1, 8, 8), np.uint8)
     y = np.arange(40) % 2
     x[y == 0, :, 4:], x[y == 1, :, :4] = 255, 255
@@ -95,7 +95,7 @@ def test_class_names_that_do_not_fit_are_told_with_their_checkpoint(model, tmp_p
 def test_a_folder_is_scored_in_batches_and_told_in_the_order_of_its_files(
     model, tmp_path, monkeypatch
 ):
-    """Each with the class that it has alone; files between that are no images cost no batch."""
+    """Each file has the class that it has alone. Unreadable files between them cost no batch."""
     for number in range(150):
         turned = DARK_ABOVE if number % 3 else 255 - DARK_ABOVE
         (tmp_path / f"{number:03}.png").write_bytes(formats.encode(turned))

@@ -1,4 +1,4 @@
-"""Trials that are worse than most are stopped; what is reported survives a stop."""
+"""Trials that are worse than most are stopped; their reports survive a resumption."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def how(study: Study, folder: Path, **options: object) -> TrialOptions:
 
 
 def whole_trials(study: Study, count: int, value: float) -> None:
-    """Trials that came to their end, with this any-time accuracy at every step."""
+    """Adds complete trials with this any-time accuracy at every step."""
     for _ in range(count):
         trial = study.ask(SPACE, seed=0)
         for step in (2, 4, 6):
@@ -52,20 +52,20 @@ def whole_trials(study: Study, count: int, value: float) -> None:
         (FEWEST_COMPLETE - 1, 0.0, True),
     ],
 )
-def test_a_trial_below_the_median_of_enough_others_is_not_worth_going_on(
+def test_a_trial_below_the_median_of_enough_others_is_stopped(
     count: int, value: float, worth: bool, study: Study
 ) -> None:
     whole_trials(study, count, 70.0)
     stopped = study.ask(SPACE, seed=0)
     study.report(stopped.number, 4, 100.0)
-    study.tell(stopped, Ending())  # what was stopped is no measure for others
+    study.tell(stopped, Ending())  # a stopped trial does not count as a measure
     trial = study.ask(SPACE, seed=0)
     assert study.report(trial.number, 4, value) is worth
-    assert study.report(trial.number, 99, value)  # nobody else was there
+    assert study.report(trial.number, 99, value)  # no other trial has a score at this step
 
 
 @pytest.mark.parametrize(("value", "stops"), [(101.0, True), (0.0, False)])
-def test_a_hopeless_run_stops_after_a_quarter_of_it(
+def test_a_run_that_is_worse_than_others_stops_after_a_quarter(
     value: float, stops: bool, study: Study, tmp_path: Path
 ) -> None:
     whole_trials(study, FEWEST_COMPLETE, value)
@@ -89,7 +89,7 @@ def test_only_the_first_seed_reports(study: Study, tmp_path: Path) -> None:
     assert study.trials()[trial.number].intermediate_values == {}
 
 
-def test_what_is_reported_is_the_mean_of_all_scores_so_far_also_after_a_stop(
+def test_the_mean_of_all_scores_so_far_is_reported_also_after_a_resumption(
     study: Study, tmp_path: Path
 ) -> None:
     trial = study.ask(SPACE, seed=0)

@@ -1,4 +1,4 @@
-"""What a search chooses from: read from TOML, checked against the method's constructor."""
+"""The space of a search: read from TOML, checked against the method's constructor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(text: str) -> Space:
     ("text", "wanted"),
     [
         ("lr = {low=1e-4, high=1e-2, log=true}", Range(1e-4, 1e-2, log=True)),
-        ("lr = {low=1, high=2}", Range(1, 2)),  # a number with fractions, whatever the ends are
+        ("lr = {low=1, high=2}", Range(1, 2)),  # lr takes fractions even if both ends are whole
         ("lr = {low=0.1, high=0.7, step=0.2}", Range(0.1, 0.7, step=0.2)),
         ("mix = {low=32, high=128, step=32}", Range(32, 128, step=32, whole=True)),
         ("mix = [32, 64]", Choice(["32", "64"])),
@@ -35,7 +35,7 @@ def test_ranges_and_choices_are_read(text: str, wanted: Range | Choice) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "[space]"),
         ("learning_rate = [1e-3]", "setting of 'gsa' 'learning_rate'"),
@@ -62,10 +62,10 @@ def test_ranges_and_choices_are_read(text: str, wanted: Range | Choice) -> None:
         ("lr = [{a=1}]", "lr must be a number, a text"),
     ],
 )
-def test_what_is_no_space_is_one_line(text: str, said: str) -> None:
+def test_an_invalid_space_is_an_error_in_one_line(text: str, message: str) -> None:
     with pytest.raises(OnepassError) as caught:
         read(text)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_is_no_space_is_one_line(text: str, said: str) -> None:
         ("head = ['trained', 'frozen']", lambda head: head in {"trained", "frozen"}),
     ],
 )
-def test_what_is_chosen_is_of_the_space_and_a_setting(text: str, inside: Any) -> None:
+def test_chosen_values_lie_in_the_space_and_are_valid_settings(text: str, inside: Any) -> None:
     import optuna
 
     space = read(text)
@@ -90,6 +90,6 @@ def test_what_is_chosen_is_of_the_space_and_a_setting(text: str, inside: Any) ->
         onepass.GSA(**parse_settings(onepass.GSA, chosen))
 
 
-def test_a_table_that_is_none_is_refused() -> None:
+def test_a_space_that_is_not_a_table_is_refused() -> None:
     with pytest.raises(InputError, match=r"\[space\]"):
         Space.read(3, onepass.GSA, "space.toml")

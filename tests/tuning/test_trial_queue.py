@@ -1,4 +1,4 @@
-"""Which run comes next, and what its end means for the trials."""
+"""The queue of a search: which run comes next, and what its end means for the trials."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_other_seeds_wait_for_the_first_and_a_trial_is_their_mean(
     assert study.ending(0) == Ending(60.0)
 
 
-def test_a_trial_like_one_that_runs_is_not_run_and_ends_as_that_does(
+def test_a_trial_with_the_settings_of_a_running_one_is_not_run_and_ends_like_it(
     study: Study, result: Result
 ) -> None:
     trials = queue(study, {"loss": ["sum"]}, total=3)
     assert (take(trials), take(trials)) == (0, None)
     assert len(study.trials()) == 3
-    again = queue(study, {"loss": ["sum"]}, total=4)  # as after a kill
+    again = queue(study, {"loss": ["sum"]}, total=4)  # as if the search had been killed
     assert (take(again), take(again)) == (0, None)
     again.end(0, replace(result, accuracy=70.0))
     assert [study.ending(number) for number in range(4)] == [Ending(70.0)] * 4
@@ -70,7 +70,7 @@ def test_a_trial_like_one_that_runs_is_not_run_and_ends_as_that_does(
     assert study.ending(4) == Ending(70.0)
 
 
-def test_a_job_for_which_there_is_no_room_stays(study: Study) -> None:
+def test_a_job_that_does_not_fit_stays_in_the_queue(study: Study) -> None:
     trials = queue(study, {"lr": {"low": 1e-3, "high": 1e-2}}, total=2)
     assert trials.take(lambda job: False) is None
     assert (take(trials), len(study.trials())) == (0, 1)
@@ -78,7 +78,9 @@ def test_a_job_for_which_there_is_no_room_stays(study: Study) -> None:
     assert (take(trials), take(trials), take(trials)) == (0, 1, None)
 
 
-def test_what_is_not_the_fault_of_the_settings_is_raised_and_the_trial_stays(study: Study) -> None:
+def test_an_error_that_the_settings_did_not_cause_is_raised_and_the_trial_stays(
+    study: Study,
+) -> None:
     trials = queue(study, {"lr": {"low": 1e-3, "high": 1e-2}}, total=1)
     take(trials)
     with pytest.raises(RunError):

@@ -1,4 +1,4 @@
-"""`onepass.tune`: in Python what the command does."""
+"""`onepass.tune`, which does in Python what the command does."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tuned(out: Path, space: Any = SPACE, trials: int = 2, **options: Any) -> Sea
     return onepass.tune("er", space, trials, out=out, device="cpu", **options)
 
 
-class Heard(TuneListener):
+class Following(TuneListener):
     def __init__(self) -> None:
         self.first: SearchState | None = None
         self.steps: dict[tuple[int, int], int] = {}
@@ -58,26 +58,26 @@ class Heard(TuneListener):
         self.ends.append(state.run)
 
 
-def test_a_search_ends_as_that_of_the_command_and_tells_its_best(tmp_path: Path) -> None:
-    heard = Heard()
-    best = tuned(tmp_path / "python", listener=heard)
+def test_a_search_ends_like_that_of_the_command_and_returns_its_best(tmp_path: Path) -> None:
+    following = Following()
+    best = tuned(tmp_path / "python", listener=following)
     (tmp_path / "space.toml").write_text(FILE)
-    asked = ("--space", tmp_path / "space.toml", "--trials", 2, "--out", tmp_path / "command")
-    done = command("tune", "er", *asked, "--device", "cpu")
+    arguments = ("--space", tmp_path / "space.toml", "--trials", 2, "--out", tmp_path / "command")
+    done = command("tune", "er", *arguments, "--device", "cpu")
     assert done.status == 0, done.err
     assert best.best_file == tmp_path / "python" / "best.toml"
     assert best.best_file.read_text() == done.out
     found = tomllib.loads(done.out)
     assert best.settings == {"lr": repr(found["lr"]), "loss": found["loss"]}
     assert (best.ended, best.stopped, best.problems) == (2, 0, [])
-    assert heard.first is not None and heard.first.ended == 0
-    assert heard.steps == {(0, 0): 10, (1, 0): 10}
-    assert heard.ends == [(0, 0), (1, 0)]
+    assert following.first is not None and following.first.ended == 0
+    assert following.steps == {(0, 0): 10, (1, 0): 10}
+    assert following.ends == [(0, 0), (1, 0)]
     again = tuned(tmp_path / "python")
     assert (again.run, again.best, again.value) == (None, best.best, best.value)
 
 
-def test_arguments_win_over_the_defaults_and_settings_are_values(tmp_path: Path) -> None:
+def test_arguments_override_the_files_defaults_and_settings_may_be_values(tmp_path: Path) -> None:
     space = {**SPACE, "defaults": {**SPACE["defaults"], "memory": 30, "set": {"replay": 16}}}
     best = tuned(tmp_path, space, 1, memory=20, settings={"replay": 8, "head": "frozen"}, seeds=2)
     assert best.settings is not None
@@ -85,14 +85,14 @@ def test_arguments_win_over_the_defaults_and_settings_are_values(tmp_path: Path)
     assert len(list((tmp_path / "runs").glob("er-synthetic-m20-*"))) == 2
 
 
-def test_a_search_in_which_nothing_comes_to_its_end_is_an_error(tmp_path: Path) -> None:
+def test_a_search_without_a_complete_trial_is_an_error(tmp_path: Path) -> None:
     space = {**SPACE, "space": {"lr": [1e37, 1e38]}}
     with pytest.raises(TrainingError, match="no trial has run to its end: 1 trials"):
         tuned(tmp_path, space, 1)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"trials": 0}, "trials must be at least 1"),
         ({"seeds": 0}, "seeds must be at least 1"),
@@ -108,9 +108,9 @@ def test_a_search_in_which_nothing_comes_to_its_end_is_an_error(tmp_path: Path) 
         ({"space": "none.toml"}, "there is no file none.toml"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_before_anything_runs(
-    options: dict[str, Any], said: str, tmp_path: Path
+def test_an_invalid_search_is_refused_before_anything_runs(
+    options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(OnepassError, match=said):
+    with pytest.raises(OnepassError, match=message):
         tuned(tmp_path / "search", **options)
     assert not (tmp_path / "search").exists()

@@ -39,11 +39,11 @@ class Processes:
     def __init__(
         self,
         at_once: int,
-        memory: RamBudget | None = None,
+        ram_budget: RamBudget | None = None,
         gpus: Sequence[str] | None = None,
     ) -> None:
         self.at_once = at_once
-        self.memory = memory or RamBudget()
+        self.ram_budget = ram_budget or RamBudget()
         self.gpus = gpus
         self.resources = RunResources()
 
@@ -57,7 +57,7 @@ class Processes:
         chosen = plain if job.device_kind == "cuda" else {}
         learner = type(learner)(**{**learner.get_params(), **chosen})
         prepare_for_stream(learner, stream)
-        self.memory.guess(job, stream.dataset, learner)
+        self.ram_budget.guess(job, stream.dataset, learner)
 
     def outcomes(
         self,
@@ -77,7 +77,7 @@ class Processes:
         with cuda_mps_service(jobs[0].device_kind), stopping_workers(slots):
             while time.monotonic() < until and self._fill(slots, jobs, queue, retries):
                 for slot in _ready_slots(slots, until):
-                    yield from self._listen(slot, queue, retries, watch)
+                    yield from self._handle_message(slot, queue, retries, watch)
 
     def _gpus_for(self, job: Job) -> Sequence[Gpu]:
         if job.device_kind != "cuda":
@@ -99,7 +99,7 @@ class Processes:
             beside = [other for other in busy if other.gpu == slot.gpu]
             index = queue.take(self._fits(slot, beside, retries))
             if index is None:
-                slot.stop_worker()
+                slot.stop_worker()  # an idle worker would only hold RAM or GPU memory
                 continue
             job = jobs[index]
             if not beside and not self._has_room(slot, [], retries)(job):
@@ -122,15 +122,15 @@ class Processes:
 
     def _has_room(self, slot: Slot, others: Sequence[tuple[Job, RamUse]], retries: Retries) -> Fits:
         """Returns the test of whether the RAM or GPU memory left beside others is enough."""
-        room = self.memory.room(slot.gpu, others, slot.taken)
+        room = self.ram_budget.room(slot.gpu, others, slot.taken)
 
         def has_room(job: Job) -> bool:
-            enough = room is None or self.memory.expected(job) <= room
+            enough = room is None or self.ram_budget.expected(job) <= room
             return enough and not retries.runs_alone(job)
 
         return has_room
 
-    def _listen(
+    def _handle_message(
         self, slot: Slot, queue: Queue, retries: Retries, watch: Watch
     ) -> Generator[Outcome, None, None]:
         """Handles the next message of a worker; yields an outcome if its run has ended."""
@@ -143,7 +143,7 @@ class Processes:
             return
         slot.running = None
         if word == "result":
-            self.memory.record(job, slot.taken)
+            self.ram_budget.record(job, slot.taken)
             yield index, content
             return
         failure: Failure = content

@@ -47,10 +47,11 @@ def _run(pipe: Connection, job: Job, options: RunOptions, resources: RunResource
 
 
 def _exit_with_parent() -> None:
+    """Waits for the end of the parent, then ends this process."""
     parent = parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)
+    os._exit(1)  # sys.exit would end this thread only
 
 
 def attempt(

@@ -100,6 +100,7 @@ def _own_tensors(scorer: nn.Module, network: nn.Module) -> dict[str, Tensor]:
     """Returns the tensors of a scorer that are not the network's, by name."""
     if scorer is network:
         return {}
+    # the network may be a submodule of the scorer; its tensors are in the state already
     shared = tuple(f"{name}." for name, module in scorer.named_modules() if module is network)
     return {
         name: value for name, value in scorer.state_dict().items() if not name.startswith(shared)

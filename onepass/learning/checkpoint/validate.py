@@ -89,6 +89,7 @@ def _expect_moments(saved: Any, trainer: Trainer) -> None:
     """Checks the optimiser's state against that of a trial step. A parameter without a gradient so
     far has no state."""
     optimizer, trainable = trainer.optimizer, trainer.trainable
+    # a trial step makes state of the right shapes; `trainer` is new and is loaded afterwards
     for parameter in trainable:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

@@ -37,8 +37,8 @@ class SideStream:
         if self._used:
             device = self._used[0].device
             torch.cuda.current_stream(device).wait_stream(stream_for("side", device))
-        self.forget()
+        self.drop()
 
-    def forget(self) -> None:
+    def drop(self) -> None:
         """Drops all work without waiting, because the step has ended or failed."""
         self._used = []

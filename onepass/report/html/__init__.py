@@ -1,2 +1,1 @@
-"""A page about runs that needs no network: its data, and the page itself. Modules here import what
-`report` imports."""
+"""The HTML report about runs: one self-contained page."""

@@ -1,8 +1,8 @@
-"""A report as one page of HTML that needs nothing else: no network, no fonts, no scripts.
+"""Writes the report: one HTML page that loads nothing, neither from the network nor from disk.
 
-The page's source lies in `page/`. What comes from run folders is put in as JSON, as data: nothing
-in it can end the element that it stands in, the scripts write it as text only, and the page's
-policy lets no script and no style run but those whose checksums it names.
+The page's source lies in `assets/`. Data from run folders enter the page as escaped JSON, so no
+text in them can end its element. The scripts insert texts as text, never as HTML. The page's
+content security policy names the checksums of its scripts and styles and blocks all others.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ ESCAPED = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u202
 
 
 def write_report(paths: list[Path], output: Path, where: Sequence[str] = ()) -> dict[str, Any]:
-    """Writes the page about the runs that meet every condition, and gives what it shows."""
+    """Writes a report on the runs that meet every condition of `where`, and returns its data."""
     expect_suffix(output, "a report", ".html", ".htm")
-    shown = page_data(*paths, where=where)
-    write_output(output, render_page(shown).encode())
-    return shown
+    data = page_data(*paths, where=where)
+    write_output(output, render_page(data).encode())
+    return data
 
 
-def render_page(shown: dict[str, Any]) -> str:
+def render_page(data: dict[str, Any]) -> str:
+    """Returns the HTML of the page that displays `data`."""
     source = resources.files("onepass.report.html").joinpath("assets")
     style = source.joinpath("page.css").read_text("utf-8")
     script = "\n".join(source.joinpath(name).read_text("utf-8") for name in SCRIPTS)
@@ -39,7 +40,7 @@ def render_page(shown: dict[str, Any]) -> str:
         "default-src": "'none'",
         "script-src": source_hash(script),
         "style-src": source_hash(style),
-        "img-src": "data:",  # the empty icon, without which browsers ask for one
+        "img-src": "data:",  # for the empty icon; without one, browsers request an icon
         "base-uri": "'none'",
         "form-action": "'none'",
     }
@@ -47,13 +48,13 @@ def render_page(shown: dict[str, Any]) -> str:
     return template.substitute(
         policy="; ".join(" ".join(rule) for rule in policy.items()),
         style=style,
-        data=embed_json(shown),
+        data=embed_json(data),
         script=script,
     )
 
 
 def embed_json(content: object) -> str:
-    r"""JSON that may stand inside of a page.
+    r"""Returns JSON that is safe inside an HTML element.
 
     >>> embed_json({"name": "</script>"})
     '{"name":"\\u003c/script\\u003e"}'
@@ -63,6 +64,6 @@ def embed_json(content: object) -> str:
 
 
 def source_hash(text: str) -> str:
-    """By which a policy names a script or a style."""
+    """Returns the hash by which a content security policy allows a script or style."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"

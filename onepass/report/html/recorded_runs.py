@@ -1,5 +1,7 @@
-"""Every run that lies somewhere, as far as a report goes: what came out, and what was recorded on
-the way. What is damaged is told, and spoils nothing else."""
+"""Reads all runs for a report: their results, and what their folders recorded on the way.
+
+A damaged run is listed with its problem and does not affect the others.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +24,24 @@ BALANCE = "balance"
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run as it was found, its result once it has one, and what its folder holds
-    besides. `notes` are sentences on what of that cannot be read."""
+    """A run, its result if it has finished, and what else its folder holds."""
 
     found: FoundRun
     result: Result | None
 
     @cached_property
     def notes(self) -> list[str]:
+        """Sentences about files of the run that cannot be read."""
         return [problem for _, problem in (self._points, self._balance) if problem]
 
     @property
     def points(self) -> list[Point]:
-        """All of a finished run's points, or none."""
+        """All evaluation points of a finished run, or none."""
         return self._points[0]
 
     @property
     def balance(self) -> list[dict[str, Any]]:
-        """What the probe of that name said at the end of each task; nothing of a run without it."""
+        """The lines of the balance probe at the ends of tasks; empty without the probe."""
         return [line for line in self._balance[0] if line.get("ended", True)]
 
     @property
@@ -49,7 +51,7 @@ class RecordedRun:
 
     @property
     def tasks(self) -> list[list[int]]:
-        """The classes of each task, by their numbers, if the folder tells."""
+        """The class numbers of each task, or nothing if the folder does not record them."""
         stream = self.found.description.get("stream")
         groups = stream.get("classes") if isinstance(stream, dict) else None
         if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
@@ -63,8 +65,9 @@ class RecordedRun:
             return [], ""
         folder = RunFolder(Path(self.found.folder))
         try:
-            whole = folder.has_all_points(self.result)
-            return (folder.points(), "") if whole else ([], "events.jsonl lacks points of the run")
+            complete = folder.has_all_points(self.result)
+            problem = "events.jsonl lacks points of the run"
+            return (folder.points(), "") if complete else ([], problem)
         except (RunError, OSError):
             return [], "events.jsonl is damaged"
 
@@ -79,8 +82,11 @@ class RecordedRun:
 
 
 def read_runs(*paths: Path, where: Sequence[str] = ()) -> tuple[list[RecordedRun], dict[Path, int]]:
-    """Returns all runs that meet every condition, runs' own folders first, since they have more to
-    show; and how many lines of each file were passed over, since they are of something else."""
+    """Returns all runs that meet every condition, and how many foreign lines each file has.
+
+    Run folders come before lines of results files, because they hold more. Foreign lines are those
+    of searches and benchmarks.
+    """
     found = folders_first(find_runs(*paths, parse=fileio.parse_json))
     matching = matching_runs([run for run in found if not run.foreign], where)
     if not matching:
@@ -95,8 +101,8 @@ def _recorded(run: FoundRun) -> RecordedRun:
     try:
         return RecordedRun(run, run.result())
     except RunError as problem:
-        *_, told = str(problem).rpartition(" is damaged: ")
-        return RecordedRun(replace(run, state="damaged", values={}, problem=told), None)
+        *_, reason = str(problem).rpartition(" is damaged: ")
+        return RecordedRun(replace(run, state="damaged", values={}, problem=reason), None)
 
 
 def finished_results(runs: Sequence[RecordedRun]) -> list[Result]:

@@ -1,4 +1,4 @@
-"""How to repeat a run: the command that asks for it again."""
+"""The command that runs a recorded run again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from onepass.base.text import printable
 from onepass.runs.spec import NOT_IN_VARIANT, Job
 from onepass.runs.variant import PRESET, Variant
 
-OPTIONS = {one.name for one in fields(Job)} - NOT_IN_VARIANT
+OPTIONS = {field.name for field in fields(Job)} - NOT_IN_VARIANT
 
 
 def rerun_command(run: Mapping[str, Any]) -> str:
-    """From what a result or a run.json records. Where data lie, and a table's `--test`, are matters
-    of one machine and not recorded.
+    """Returns the command, from the fields of a result or a run.json.
+
+    `--data-root` and a table's `--test` are missing: they belong to one machine and are not
+    recorded.
 
     >>> rerun_command({"method": "er", "dataset": "digits", "memory": 100, "seed": 2,
     ...                "device": "cpu", "variant": "tuned lr=3e-4 every=10 prequential=True"})
@@ -30,9 +32,9 @@ def rerun_command(run: Mapping[str, Any]) -> str:
     words += ["--seed", str(run["seed"])]
     words += _options(Variant.parse(str(run.get("variant") or "")))
     for name in ("device", "probes", "imports"):
-        found = run.get(name) or []
-        for one in [found] if isinstance(found, str) else found:
-            words += [f"--{name.removesuffix('s')}", str(one)]
+        recorded = run.get(name) or []
+        for value in [recorded] if isinstance(recorded, str) else recorded:
+            words += [f"--{name.removesuffix('s')}", str(value)]
     return printable(shlex.join(words))
 
 

@@ -104,7 +104,7 @@ def _expect_exact_resume(
     method: Method, stream: Stream, stops: tuple[int, ...], more: int, **settings: Any
 ) -> None:
     """Stops one of two learners at each step of `stops`; compares both after `more` more steps."""
-    whole, stopped = make_learner(method, **settings), make_learner(method, **settings)
+    unstopped, stopped = make_learner(method, **settings), make_learner(method, **settings)
     for stop in stops:
         teach(stopped, stream, first=stopped.steps, last=stop)
         opened = _save_and_open(stopped, settings.get("net"))
@@ -115,10 +115,10 @@ def _expect_exact_resume(
             STATE_METHODS,
         )
         stopped = teach(opened, stream, first=stop, last=stop + more)
-        teach(whole, stream, first=whole.steps, last=stop + more)
+        teach(unstopped, stream, first=unstopped.steps, last=stop + more)
         wanted = f"a learner saved at step {stop} to continue as if it had not been"
         expect_same_state(
-            state_fingerprints(whole), state_fingerprints(stopped), wanted, STATE_METHODS
+            state_fingerprints(unstopped), state_fingerprints(stopped), wanted, STATE_METHODS
         )
 
 

@@ -1,4 +1,4 @@
-"""Listeners: what they are told, what happens to one that fails, and what of them is recorded."""
+"""Listeners: their hooks, the fate of one that fails, and their recorded lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Failing(Listener):
 
 
 class Counting(Listener):
-    """Says how many steps it has seen at every third; that number is its state."""
+    """Records its number of steps at every third; that number is its state."""
 
     key = "counting"
 
@@ -61,48 +61,48 @@ class Counting(Listener):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> onepass.runs.result.Result:
-    """The run without anybody who listens."""
+    """The result of the run without listeners."""
     return run_job(JOB, tmp_path_factory.mktemp("plain"))
 
 
-# ---- what they are told
+# ---- hooks
 
 
 def expected(result: object) -> list[tuple[str, object]]:
-    told: list[tuple[str, object]] = [("started", 0)]
+    calls: list[tuple[str, object]] = [("started", 0)]
     for step in range(1, 21):
-        told.append(("stepped", step))
+        calls.append(("stepped", step))
         if step % 5 == 0 or step % 4 == 0:
-            told.append(("scored", step))
+            calls.append(("scored", step))
         if step % 4 == 0:
-            told.append(("task ended", step // 4 - 1))
-    return [*told, ("finished", result)]
+            calls.append(("task ended", step // 4 - 1))
+    return [*calls, ("finished", result)]
 
 
-def test_a_run_tells_of_its_events_in_order(tmp_path: Path) -> None:
-    following = RecordingListener()
-    run_job(JOB, tmp_path, listeners=[following])
-    assert following.told == expected(20)
+def test_a_run_calls_hooks_in_order(tmp_path: Path) -> None:
+    recording = RecordingListener()
+    run_job(JOB, tmp_path, listeners=[recording])
+    assert recording.calls == expected(20)
 
 
-def test_evaluate_tells_the_same_and_ends_without_a_result() -> None:
-    following = RecordingListener()
+def test_evaluate_calls_the_same_hooks_and_ends_without_a_result() -> None:
+    recording = RecordingListener()
     stream = onepass.ClassIncremental(onepass.load("synthetic"), tasks=5, batch=30)
-    for _ in evaluate(onepass.ER(memory=10), stream, every=5, listeners=[following]):
+    for _ in evaluate(onepass.ER(memory=10), stream, every=5, listeners=[recording]):
         pass
-    assert following.told == expected(None)
+    assert recording.calls == expected(None)
 
 
-def test_a_resumed_run_tells_from_where_it_goes_on(tmp_path: Path) -> None:
+def test_a_resumed_run_passes_the_tick_that_it_continues_from(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run_job(JOB, tmp_path, checkpoint=6, listeners=[stop_after(14)])
-    following = RecordingListener()
-    run_job(JOB, tmp_path, resume=True, listeners=[following])
-    assert following.told[:2] == [("started", 12), ("stepped", 13)]
-    assert following.told[1:] == expected(20)[expected(20).index(("stepped", 13)) :]
+    recording = RecordingListener()
+    run_job(JOB, tmp_path, resume=True, listeners=[recording])
+    assert recording.calls[:2] == [("started", 12), ("stepped", 13)]
+    assert recording.calls[1:] == expected(20)[expected(20).index(("stepped", 13)) :]
 
 
-def test_what_is_about_to_run_is_described(tmp_path: Path) -> None:
+def test_started_receives_a_description_of_the_run(tmp_path: Path) -> None:
     seen = []
 
     class Looking(Listener):
@@ -115,15 +115,15 @@ def test_what_is_about_to_run_is_described(tmp_path: Path) -> None:
     assert found.learner.params_sha256() == result.params_sha256
 
 
-# ---- one that fails
+# ---- a listener that fails
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_an_observer_that_fails_is_dropped_and_named_and_changes_no_bit(
     hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, plain: onepass.runs.result.Result
 ) -> None:
-    following = RecordingListener()
-    result = run_job(JOB, tmp_path, listeners=[Failing(hook), following])
+    recording = RecordingListener()
+    result = run_job(JOB, tmp_path, listeners=[Failing(hook), recording])
     assert values_of(result, SAME) == values_of(plain, SAME)
     assert list(result.dropped) == ["failing"]
     assert "ZeroDivisionError" in result.dropped["failing"]
@@ -131,10 +131,10 @@ def test_an_observer_that_fails_is_dropped_and_named_and_changes_no_bit(
     (line,) = caplog.messages
     assert "'failing'" in line and "of all things" in line
     assert RunFolder(Path(result.out)).result() == result
-    assert following.told == expected(20)
+    assert recording.calls == expected(20)
 
 
-def test_one_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path) -> None:
+def test_a_listener_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path) -> None:
     class Recovered(RecordingListener):
         key = Failing.key
 
@@ -143,11 +143,11 @@ def test_one_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path) -> Non
     recovered = Recovered()
     result = run_job(JOB, tmp_path, resume=True, listeners=[recovered])
     assert list(result.dropped) == [Failing.key]
-    assert recovered.told == []
+    assert recovered.calls == []
 
 
 @pytest.mark.parametrize("held", [Path("here"), np.float64(0.5)])
-def test_a_state_that_a_checkpoint_cannot_hold_costs_the_listener_and_not_the_checkpoint(
+def test_a_listener_whose_state_a_checkpoint_cannot_hold_is_dropped(
     held: object, tmp_path: Path, plain: onepass.runs.result.Result
 ) -> None:
     class Hoarding(RecordingListener):
@@ -162,7 +162,7 @@ def test_a_state_that_a_checkpoint_cannot_hold_costs_the_listener_and_not_the_ch
 
 
 @pytest.mark.parametrize("line", [{"loss": float("nan")}, {"where": Path("here")}])
-def test_what_is_no_json_cannot_be_said(line: dict, tmp_path: Path) -> None:
+def test_a_line_must_be_plain_json(line: dict, tmp_path: Path) -> None:
     class Babbling(Listener):
         def scored(self, point: object) -> None:
             self.say(line)
@@ -178,17 +178,17 @@ def test_an_interrupt_stops_the_run_wherever_it_arrives(hook: str, tmp_path: Pat
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    one = Interrupted()
-    setattr(one, hook, interrupt)
+    listener = Interrupted()
+    setattr(listener, hook, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_job(JOB, tmp_path, listeners=[one])
+        run_job(JOB, tmp_path, listeners=[listener])
     assert not (tmp_path / JOB.folder_name / "result.json").exists()
 
 
-def test_a_recorder_that_fails_stops_the_run_which_can_go_on(
+def test_a_recorder_that_fails_stops_the_run_which_can_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: onepass.runs.result.Result
 ) -> None:
-    """As on a full disk: the last checkpoint stays."""
+    """On a full disk, for example. The last checkpoint stays."""
     append = RunFolder.append
 
     def full(folder: RunFolder, key: str, lines: list[str]) -> None:
@@ -200,13 +200,13 @@ def test_a_recorder_that_fails_stops_the_run_which_can_go_on(
     with pytest.raises(WriteError, match="no space"):
         run_job(JOB, tmp_path, checkpoint=6)
     monkeypatch.undo()
-    following = RecordingListener()
-    result = run_job(JOB, tmp_path, resume=True, listeners=[following])
-    assert following.told[0] == ("started", 12)
+    recording = RecordingListener()
+    result = run_job(JOB, tmp_path, resume=True, listeners=[recording])
+    assert recording.calls[0] == ("started", 12)
     assert values_of(result, SAME) == values_of(plain, SAME)
 
 
-# ---- what is recorded
+# ---- recorded lines
 
 
 def lines(path: Path) -> list[int]:
@@ -214,7 +214,7 @@ def lines(path: Path) -> list[int]:
     return [json.loads(line)["seen"] for line in text.splitlines()]
 
 
-def test_what_a_listener_says_is_recorded_under_its_name(tmp_path: Path) -> None:
+def test_the_lines_of_a_listener_are_recorded_under_its_key(tmp_path: Path) -> None:
     result = run_job(JOB, tmp_path, listeners=[Counting()])
     assert lines(tmp_path) == [3, 6, 9, 12, 15, 18]
     assert "counting.jsonl" in file_names(Path(result.out))
@@ -222,7 +222,7 @@ def test_what_a_listener_says_is_recorded_under_its_name(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("checkpoint", "stop"), [(5, 14), (5, 3), (None, 13), (4, 20)])
-def test_a_stop_changes_nothing_of_what_is_recorded(
+def test_a_stop_does_not_change_recorded_lines(
     checkpoint: int | None, stop: int, tmp_path: Path
 ) -> None:
     with pytest.raises(Stopped):
@@ -236,7 +236,7 @@ def test_a_stop_changes_nothing_of_what_is_recorded(
 
 
 @pytest.mark.parametrize("key", ["counting", "events"])
-def test_two_listeners_cannot_share_a_name(key: str, tmp_path: Path) -> None:
+def test_two_listeners_cannot_share_a_key(key: str, tmp_path: Path) -> None:
     class Other(Listener):
         pass
 
@@ -253,29 +253,31 @@ def test_progress_is_forwarded_at_the_start_at_scores_and_now_and_then(
 ) -> None:
     for pause, steps in ((-1.0, range(21)), (1e9, [0, 4, 5, 8, 10, 12, 15, 16, 20])):
         monkeypatch.setattr(progress, "PAUSE", pause)
-        told: list[progress.Progress] = []
-        result = run_job(JOB, tmp_path / str(pause), listeners=[Forwarder(told.append)])
-        assert sorted({now.step for now in told}) == list(steps)
-        assert {now.steps for now in told} == {20}
-        assert (told[0].accuracy, told[-1].accuracy) == (None, result.accuracy)
-        assert (told[0].task, told[-1].task) == (0, 4)
+        messages: list[progress.Progress] = []
+        result = run_job(JOB, tmp_path / str(pause), listeners=[Forwarder(messages.append)])
+        assert sorted({now.step for now in messages}) == list(steps)
+        assert {now.steps for now in messages} == {20}
+        assert (messages[0].accuracy, messages[-1].accuracy) == (None, result.accuracy)
+        assert (messages[0].task, messages[-1].task) == (0, 4)
 
 
-def test_an_audience_of_nobody_is_content() -> None:
+def test_an_audience_without_listeners_works() -> None:
     audience = Audience([])
     audience.finished(None)
     assert (audience.state_dict(), audience.take_lines_by_key()) == ({}, {})
 
 
 @pytest.mark.parametrize("key", ["a/b", "", ".."])
-def test_a_key_that_names_no_file_is_refused_and_nothing_is_made(key: str, tmp_path: Path) -> None:
+def test_a_key_that_is_not_a_file_name_is_refused_and_nothing_is_made(
+    key: str, tmp_path: Path
+) -> None:
     named = type("Named", (Listener,), {"key": key})
     with pytest.raises(InputError, match="usable as a file name"):
         run_job(JOB, tmp_path, listeners=[named()])
     assert not list(tmp_path.iterdir())
 
 
-def test_slow_checkpoints_are_written_more_seldom(
+def test_slow_checkpoints_are_written_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written, write = [], file.write_checkpoint

@@ -1,4 +1,4 @@
-"""What the balance probe tells of methods that know nothing of it, and what of it is recorded."""
+"""The balance probe: what it measures of methods that do not know it, and what a run records."""
 
 import json
 import math
@@ -39,14 +39,14 @@ def test_without_replay_old_classes_are_only_pushed_down():
     assert all(-10 < second[label] < 0 for label in (2, 3))
 
 
-def test_history_has_a_row_for_every_task_that_was_followed_by_another():
+def test_history_has_a_row_for_every_task_that_another_followed():
     probe = watched(ER(memory=50, seed=0))
     assert [len(row) for row in probe.history] == [2, 4]
     assert sorted(probe.pn()) == list(range(6))
 
 
 def test_the_probe_sees_what_gsa_sees_when_both_measure_all_samples():
-    """From the second task on: in the first GSA draws X^mix and does not train it."""
+    """From the second task on: in the first, GSA draws X^mix but does not train on it."""
     learner, probe = GSA(memory=50, seed=0), BalanceProbe()
     stream = ClassIncremental(DATA, tasks=3, seed=0)
     for index, batch in enumerate(stream):
@@ -67,12 +67,12 @@ def test_training_all_classes_at_once_is_nearly_balanced():
     assert all(-1.5 < rate < -0.6 for rate in probe.a_pn().values())
 
 
-def test_a_probe_that_has_seen_nothing_says_so():
+def test_a_probe_without_a_step_raises_an_error():
     with pytest.raises(ValueError, match="no step"):
         BalanceProbe().a_pn()
 
 
-def test_a_plain_loop_can_tell_it_too():
+def test_a_plain_loop_can_call_the_probe_too():
     probe, learner = BalanceProbe(), ER(memory=50, seed=0)
     stream = ClassIncremental(DATA, tasks=3, seed=0)
     for step, (x, y) in enumerate(stream):
@@ -82,8 +82,8 @@ def test_a_plain_loop_can_tell_it_too():
     assert probe.a_pn() == watched(ER(memory=50, seed=0)).a_pn()
 
 
-def test_batches_from_anywhere_have_rates_too():
-    """As those of a stream that tells of its tasks, if their maker does."""
+def test_the_probe_measures_batches_of_the_users_too():
+    """The rates equal those of a stream with known tasks if the caller announces its tasks."""
     probe, learner = BalanceProbe(), ER(memory=50, seed=0)
     stream = ClassIncremental(DATA, tasks=3, seed=0)
 
@@ -107,7 +107,7 @@ def recorded(out):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What a run that was never stopped records."""
+    """The lines that a run records if it is never stopped."""
     out = tmp_path_factory.mktemp("whole")
     run_job(JOB, out)
     return recorded(out)
@@ -132,11 +132,11 @@ def test_a_run_records_a_line_for_each_task_that_has_ended(whole):
         assert low <= line["pn_of_tasks"][-1] <= high  # a ratio of sums lies between the ratios
 
 
-def test_rates_that_are_no_numbers_are_null(tmp_path):
+def test_rates_that_are_not_finite_are_null(tmp_path):
     """Without replay an old class has no gradient that pushes it up."""
     result = run_job(Job("finetune", "synthetic", probes=("balance",)), tmp_path)
-    said = (Path(result.out) / "balance.jsonl").read_text().splitlines()
-    line = [one for one in map(json.loads, said) if one["ended"]][1]
+    lines = (Path(result.out) / "balance.jsonl").read_text().splitlines()
+    line = [line for line in map(json.loads, lines) if line["ended"]][1]
     assert [line["pn"][label] for label in "01"] == [None, None]
     assert line["pn_of_tasks"][0] is None
     assert all(line["pn"][label] < 0 for label in "23")
@@ -144,8 +144,8 @@ def test_rates_that_are_no_numbers_are_null(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", [3, 4, 5])
-def test_a_kill_and_going_on_leave_the_same_probe_file(moment, tmp_path, whole):
-    """With a line or two written after the last checkpoint, or without any checkpoint yet."""
+def test_a_kill_and_a_resumption_leave_the_same_probe_file(moment, tmp_path, whole):
+    """The stop leaves lines after the last checkpoint, or comes before the first checkpoint."""
     context = multiprocessing.get_context("forkserver")
     child = context.Process(target=execute_until_write, args=(JOB, tmp_path, moment))
     child.start()
@@ -156,7 +156,7 @@ def test_a_kill_and_going_on_leave_the_same_probe_file(moment, tmp_path, whole):
     assert result.dropped == {}
 
 
-# ---- asked for
+# ---- probes by name
 
 
 def test_probes_are_no_part_of_a_runs_identity(tmp_path):
@@ -168,14 +168,14 @@ def test_probes_are_no_part_of_a_runs_identity(tmp_path):
 
 
 @pytest.mark.parametrize(("began", "now"), [((), ("balance",)), (("balance",), ())])
-def test_a_broken_run_goes_on_with_the_probes_it_began_with_or_not_at_all(began, now, tmp_path):
+def test_a_broken_run_resumes_only_with_the_probes_it_began_with(began, now, tmp_path):
     with pytest.raises(Stopped):
         first = Job("er", "synthetic", device="cpu", probes=began)
         run_job(first, tmp_path, checkpoint=10, listeners=[stop_after(25)])
-    asked = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--resume", "--json")
+    arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--resume", "--json")
     named = [word for name in now for word in ("--probe", name)]
     with untouched(tmp_path):
-        done = onepass(*asked, *named, "--out", tmp_path)
+        done = onepass(*arguments, *named, "--out", tmp_path)
     assert done.status == 2
     assert "other probes" in done.error and "balance" in done.error and "none" in done.error
     with pytest.raises(RunError, match="other probes"):
@@ -192,23 +192,23 @@ def test_a_probe_is_one_class_with_a_name(monkeypatch, tmp_path):
         def stepped(self, learner, step):
             self.say({"loss": float(step.loss)})
 
-    asked = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--json")
-    done = onepass(*asked, "--probe", "test-losses", "--probe", "balance", "--out", tmp_path)
+    arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--json")
+    done = onepass(*arguments, "--probe", "test-losses", "--probe", "balance", "--out", tmp_path)
     folder = Path(done.record["out"])
     assert len((folder / "test-losses.jsonl").read_text().splitlines()) == 60
     assert (folder / "balance.jsonl").exists()
     listed = onepass("list", "probes", "--json").records
     assert {"probe": "test-losses", "what": "The loss of every step"} in listed
-    assert [one["probe"] for one in listed][-1] == "test-losses"
+    assert [row["probe"] for row in listed][-1] == "test-losses"
 
 
 @pytest.mark.parametrize("taken", probes.registry.RESERVED)
-def test_a_probe_has_no_name_that_every_run_uses(taken):
+def test_a_probe_cannot_have_a_reserved_name(taken):
     with pytest.raises(InputError, match=f"cannot be called '{taken}'"):
         probes.probe(taken)(Listener)
 
 
-def test_a_probe_that_is_asked_for_twice_is_refused(tmp_path):
+def test_a_probe_that_is_named_twice_is_refused(tmp_path):
     twice = ("--probe", "balance", "--probe", "balance")
     done = onepass("run", "er", "--dataset", "synthetic", *twice, "--out", tmp_path)
     assert done.status == 2 and "'balance' is named twice" in done.error

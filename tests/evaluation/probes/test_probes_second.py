@@ -1,4 +1,4 @@
-"""Every probe against a second computation from the logits, and over stop and resume."""
+"""Every probe equals a second computation from the logits, also after a stop and a resumption."""
 
 import json
 import math
@@ -22,7 +22,7 @@ METHODS = ("er", "gsa", "derpp")
 
 
 class Logged(Listener):
-    """All that every step trained, as lists: what probes are recomputed from."""
+    """Records all that every step trained, as lists, to compute the values of probes again."""
 
     def __init__(self):
         self.steps = []
@@ -30,7 +30,7 @@ class Logged(Listener):
     def stepped(self, learner, step):
         known = len(learner.classes)
         self.labels = learner.classes
-        parts = [[one.tolist() for one in output[:3]] for output in step.outputs]
+        parts = [[tensor.tolist() for tensor in output[:3]] for output in step.outputs]
         batches = [
             [(o[:known], y, weight) for o, y, weight in zip(*part, strict=True)] for part in parts
         ]
@@ -41,11 +41,11 @@ class Logged(Listener):
 
 
 def job(method, every=5):
-    """With a memory that is smaller than a draw, so that there is padding."""
+    """Runs with a memory smaller than a draw, so that there is padding."""
     return Job(method, "synthetic", memory=20, device="cpu", probes=NAMES, every=every)
 
 
-def said(folder):
+def recorded_lines(folder):
     return {
         name: list(map(json.loads, (Path(folder) / f"{name}.jsonl").read_text().splitlines()))
         for name in NAMES
@@ -56,7 +56,7 @@ def said(folder):
 def watched(request, tmp_path_factory):
     logged = Logged()
     result = run_job(job(request.param), tmp_path_factory.mktemp("runs"), listeners=[logged])
-    return logged.steps, said(result.out), logged.labels
+    return logged.steps, recorded_lines(result.out), logged.labels
 
 
 def same(found, expected):
@@ -70,7 +70,7 @@ def ratio(up, down):
     return up / down if down else math.inf
 
 
-def test_rates_are_those_of_a_second_computation(watched):
+def test_rates_equal_a_second_computation(watched):
     steps, lines, labels = watched
     lines = {line["step"]: line for line in lines["balance"]}
     sums, by_new, task, samples, own = Sums(), Sums(), 0, 0, Counter()
@@ -106,7 +106,7 @@ def test_rates_are_those_of_a_second_computation(watched):
     assert not lines
 
 
-def test_losses_are_those_of_a_second_computation(watched):
+def test_losses_equal_a_second_computation(watched):
     steps, lines, _ = watched
     values, lines = defaultdict(list), {line["step"]: line for line in lines["losses"]}
     for number, (task, seen, new, batches, _) in enumerate(steps, 1):
@@ -127,7 +127,7 @@ def test_losses_are_those_of_a_second_computation(watched):
     assert not lines
 
 
-def test_norms_biases_and_logits_are_those_of_a_second_computation(watched):
+def test_norms_biases_and_logits_equal_a_second_computation(watched):
     steps, lines, _ = watched
     logits, lines = {"old": [], "new": []}, {line["step"]: line for line in lines["bias"]}
     for number, (_, seen, new, batches, rows) in enumerate(steps, 1):
@@ -152,7 +152,7 @@ def test_norms_biases_and_logits_are_those_of_a_second_computation(watched):
     assert not lines
 
 
-def test_norms_and_biases_are_also_of_classes_that_came_amid_the_task():
+def test_norms_and_biases_include_classes_that_came_during_the_task():
     learner, probe = onepass.Finetune(seed=0, device="cpu"), PROBES["bias"]()
     for label in (0, 1):
         probe.stepped(learner, learner.learn(torch.ones(10, 4), [label] * 10))
@@ -172,14 +172,14 @@ def test_logits_are_those_of_the_last_step_of_each_task(watched):
         _, seen, new, batches, _ = steps[line["step"] - 1]
         assert line["classes"] == [labels[row] for row in sorted(seen)]
         assert line["new"] == [labels[row] for row in sorted(new)]
-        for told, batch in zip(line["batches"], batches, strict=True):
-            rows = map(labels.index, told["y"])
-            assert list(zip(told["logits"], rows, told["weight"], strict=True)) == batch
+        for record, batch in zip(line["batches"], batches, strict=True):
+            rows = map(labels.index, record["y"])
+            assert list(zip(record["logits"], rows, record["weight"], strict=True)) == batch
 
 
 @pytest.mark.parametrize("boundaries", ["told", "inferred"])
-def test_logits_of_batches_of_ones_own_are_those_of_a_stream(boundaries):
-    """Though their tasks are seen to be over when the learner has begun the next one."""
+def test_logits_of_user_batches_equal_those_of_a_stream(boundaries):
+    """Although the end of a task is known only when the learner has begun the next one."""
     data = onepass.load("synthetic", classes=6, train_per_class=9, shape=(10,))
     stream = onepass.ClassIncremental(data, tasks=3, batch=4, seed=1)
 
@@ -206,7 +206,9 @@ def test_logits_of_batches_of_ones_own_are_those_of_a_stream(boundaries):
     assert lines(own=True) == expected
 
 
-@pytest.mark.parametrize("stop", [31, 24, 44])  # with a line that waits, after a task, amid ten
+@pytest.mark.parametrize(
+    "stop", [31, 24, 44]
+)  # before a line is due, after a task, inside ten steps
 def test_stop_and_resume_leave_the_files_of_a_run_that_was_never_stopped(stop, tmp_path):
     whole = run_job(job("er", every=7), tmp_path / "whole")
     with pytest.raises(Stopped):
@@ -219,7 +221,7 @@ def test_stop_and_resume_leave_the_files_of_a_run_that_was_never_stopped(stop, t
     resumed = run_job(job("er", every=7), tmp_path / "broken", resume=True)
     assert resumed.state_sha256 == whole.state_sha256
     for name in NAMES:
-        both = [(Path(one.out) / f"{name}.jsonl").read_bytes() for one in (whole, resumed)]
+        both = [(Path(result.out) / f"{name}.jsonl").read_bytes() for result in (whole, resumed)]
         assert both[0] == both[1], name
 
 
@@ -233,7 +235,7 @@ def test_watched_runs_have_the_bits_of_unwatched_ones(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [info.key for info in registry.methods()])
-def test_every_probe_sees_every_method_through(method, tmp_path):
+def test_every_probe_follows_every_method_to_the_end(method, tmp_path):
     names = tuple(PROBES.names())
     quick = registry.get(method).learner.traits.quick
     settings = {name: str(value).lower() for name, value in quick.items()}
@@ -243,22 +245,22 @@ def test_every_probe_sees_every_method_through(method, tmp_path):
     assert result.dropped == {}
 
 
-def test_a_task_has_a_line_at_its_end_though_nothing_is_scored_there(tmp_path):
-    """As of a method that trains when it is scored, and is so only when all is over."""
+def test_a_task_has_a_line_at_its_end_even_if_it_is_not_scored_there(tmp_path):
+    """A method that trains before it is scored is scored at the end only."""
     settings = {
         name: str(value) for name, value in registry.get("gdumb").learner.traits.quick.items()
     }
-    asked = Job("gdumb", "synthetic", device="cpu", probes=("balance", "bias"), settings=settings)
-    folder = Path(run_job(asked, tmp_path).out)
-    for name in asked.probes:
+    job = Job("gdumb", "synthetic", device="cpu", probes=("balance", "bias"), settings=settings)
+    folder = Path(run_job(job, tmp_path).out)
+    for name in job.probes:
         lines = map(json.loads, (folder / f"{name}.jsonl").read_text().splitlines())
         assert [(line["task"], line["step"]) for line in lines] == [
             (task, 12 * task + 12) for task in range(5)
         ]
 
 
-def test_batches_of_ones_own_are_watched_as_the_stream_that_they_make():
-    """At the end of a task, which only its successor tells of, the head is one batch ahead."""
+def test_user_batches_give_the_same_lines_as_the_stream_they_form():
+    """The end of a task is known a batch late, so the head is one batch ahead then."""
     stream = onepass.ClassIncremental(onepass.load("synthetic"), tasks=5, batch=7)
     test = (stream.dataset.test_x, stream.dataset.test_y)
 
@@ -270,10 +272,10 @@ def test_batches_of_ones_own_are_watched_as_the_stream_that_they_make():
 
     found = []
     for own in (False, True):
-        one = onepass.ER(memory=20, seed=0, device="cpu")
+        learner = onepass.ER(memory=20, seed=0, device="cpu")
         watching = [PROBES[name]() for name in ("losses", "bias")]
-        given, asked = (batches(one), {"test": test}) if own else (stream, {})
-        list(onepass.evaluate(one, given, every=4, listeners=watching, **asked))
+        given, options = (batches(learner), {"test": test}) if own else (stream, {})
+        list(onepass.evaluate(learner, given, every=4, listeners=watching, **options))
         losses, bias = ([json.loads(line) for line in probe.take_lines()] for probe in watching)
         sides = [[side and side["logit"] for side in (line["old"], line["new"])] for line in bias]
         found.append((losses, [(line["task"], line["step"]) for line in bias], sides))

@@ -224,4 +224,4 @@ def test_the_command_names_an_unsupported_setting():
     message = refused(
         "run", "scr", "--dataset", "synthetic", "--set", "average=0.9", "--set", "distil=1"
     )
-    assert "scr: distil must be 0.0: features are trained, and there are no logits" in message
+    assert "scr: distil must be 0.0: only features are trained, so there are no logits" in message

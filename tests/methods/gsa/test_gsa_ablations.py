@@ -1,4 +1,4 @@
-"""Each setting that takes something away from GSA, at its limits."""
+"""Settings that take a component out of GSA, tested at their limits."""
 
 import pytest
 import torch
@@ -18,14 +18,14 @@ TERMS = {"new": "T1", "previous": "T2", "cross": "T3"}
 
 
 def last_terms(**settings):
-    """The terms of the first step after a boundary, where only what came before has trained."""
+    """Returns the terms of the first step after a boundary."""
     items = list(stream("tasks"))
     learner = learned(gsa(lr=1e-9, **settings), items[:-1])
     return learner.learn(*items[-1])
 
 
 @pytest.mark.parametrize("left_out", TERMS)
-def test_a_term_that_is_left_out_is_no_part_of_the_loss(left_out):
+def test_a_term_that_is_left_out_is_not_in_the_loss(left_out):
     whole, rest = last_terms(), last_terms(without=left_out)
     assert TERMS[left_out] not in rest.terms
     expected = sum(value for name, value in whole.terms.items() if name != TERMS[left_out])
@@ -43,17 +43,17 @@ def test_ocm_gsa_leaves_it_out_too(left_out):
     assert TERMS[left_out] not in step.terms and "L_n" in step.terms
 
 
-def test_w_alone_and_v_alone_are_the_halves_of_both():
+def test_w_alone_and_v_alone_leave_the_other_at_one():
     halves = {}
     for weights in ("adaptive", "w", "v", "none"):
         learner = learned(gsa(lr=1e-9, weights=weights), stream("tasks"))
         halves[weights] = rates(learner)
-    (w, log_v), one = halves["adaptive"], torch.ones(16)
-    assert not torch.equal(w, one) and bool((log_v != 0).any())
+    (w, log_v), ones = halves["adaptive"], torch.ones(16)
+    assert not torch.equal(w, ones) and bool((log_v != 0).any())
     for weights, expected in {
-        "w": (w, one.log()),
-        "v": (one, log_v),
-        "none": (one, one.log()),
+        "w": (w, ones.log()),
+        "v": (ones, log_v),
+        "none": (ones, ones.log()),
     }.items():
         for found, wanted in zip(halves[weights], expected, strict=True):
             torch.testing.assert_close(found, wanted)
@@ -71,7 +71,7 @@ def test_the_inverse_ratio_swaps_suppressed_and_boosted_classes():
     torch.testing.assert_close(rates(learner)[1], rates(plain)[1])
 
 
-def test_simple_cross_entropy_is_that_of_the_mix_and_of_its_old_part():
+def test_plain_cross_entropies_are_those_of_the_mix_and_of_its_old_samples():
     step = last_terms(rivals="all", weights="none")
     mix, seen, old = step.outputs[1], torch.arange(16) < 7, torch.arange(16) < 5
     each = sample_cross_entropy(mix, seen)
@@ -83,7 +83,7 @@ def test_simple_cross_entropy_is_that_of_the_mix_and_of_its_old_part():
 
 
 def test_without_balance_the_mix_is_a_plain_draw_from_the_memory():
-    """Of the stream batch nothing is in it, and new classes have the memory's share."""
+    """X^mix has no sample of the stream batch, and new classes have their share of the memory."""
     watched = NumberedGSA(memory=40, mix=8, sampling="random")
     for _ in range(6):
         watched.learn([0, 1, 0, 1])
@@ -101,18 +101,18 @@ def test_with_nothing_in_the_memory_a_plain_draw_has_no_samples():
     assert genuine(watched.learn([0, 1, 0, 1]), {0, 1}) == []
 
 
-def test_of_the_current_samples_those_count_that_even_the_classes_out():
+def test_current_samples_count_only_while_they_even_the_classes_out():
     new = torch.tensor([False, True, True, True])
     stream_y, drawn = [1, 1, 1, 2, 0], [1, 2, 2, 2, 3, 3, 3, 3]
     weight = torch.ones(8)
-    weight[4] = 0  # padding is of no use
+    weight[4] = 0  # padding does not count
     x = torch.zeros(8, 1)
     current = even_out(
         Samples(x[:5], torch.tensor(stream_y), torch.ones(5)),
         Samples(x, torch.tensor(drawn), weight),
         new,
     )
-    # there are three of class 1; of class 2 two are lacking, of class 3 three; 0 is old
+    # class 1 has three samples, class 2 lacks two, class 3 lacks three; class 0 is old
     assert current.weight.tolist() == [0, 1, 1, 0, 0, 1, 1, 1]
 
 
@@ -138,7 +138,8 @@ def test_settings_that_contradict_each_other_are_refused(settings, named):
 
 
 def test_balanced_er_on_one_task_is_plain_training_on_the_stream():
-    """All classes are new: the batch has no places for old ones, and more than the stream fills."""
+    """All classes are new. The batch has no slots for old ones and more slots than the stream
+    fills."""
     batches = list(stream("tasks"))[:3]
     balanced = learned(small(ER, balanced=20, memory=50), batches)
     plain = learned(small(Finetune), batches)
@@ -146,7 +147,7 @@ def test_balanced_er_on_one_task_is_plain_training_on_the_stream():
 
 
 def test_balanced_er_trains_shares_by_classes():
-    """Three old classes and two new: 20 places are 12 and 8, whatever the stream brings."""
+    """With three old classes and two new ones, 20 slots are 12 and 8 on any stream."""
     learner = learned(small(ER, balanced=20, memory=100), list(stream("tasks"))[:5])
     x, y = list(stream("tasks"))[5]
     new, old = learner.learn(x, y).outputs

@@ -1,4 +1,4 @@
-"""Memory samples of the current classes in X^new: `current`."""
+"""The setting `current`: samples of current classes from the memory join X^new."""
 
 import math
 
@@ -13,7 +13,7 @@ from onepass.base.errors import InputError
 
 
 def even(numbers: list[int], members: list[int]) -> bool:
-    """Whether these are the members, each as often as any other or once more."""
+    """Returns whether these are the members, each equally often or once more."""
     often = [numbers.count(member) for member in members]
     return set(numbers) <= set(members) and max(often) - min(often) <= 1
 
@@ -42,7 +42,7 @@ def test_the_new_batch_has_the_stream_and_current_samples_of_the_memory(current)
             replayed = genuine(watched.first[4:], set(labels))
             assert len(replayed) == len(set(replayed)) == min(current, now - begin)
             assert set(replayed) <= set(range(begin, now))
-            # X^mix takes the same ones from the memory.
+            # X^mix takes the same samples from the memory
             of_memory = genuine(mixed, set(labels))[4:]
             shared = min(len(replayed), len(of_memory))
             assert of_memory[:shared] == replayed[:shared]
@@ -78,7 +78,7 @@ def test_a_stream_of_old_classes_comes_with_current_samples_of_the_new_ones():
     watched = NumberedGSA(memory=500, current=4)
     watched.learn([0, 1, 0, 1])
     watched.learner.new_task()
-    watched.learn([0, 1, 0])  # nothing is new yet: what fills the places does not count
+    watched.learn([0, 1, 0])  # no class is new yet: padding has weight 0
     assert [real for _, _, real in watched.first] == [True] * 3 + [False] * 4
     assert watched.step.terms["T1"].item() == 0
     watched.learn([2, 2, 0, 3])
@@ -125,10 +125,10 @@ def test_current_samples_do_not_change_which_samples_are_mixed_or_kept():
 @pytest.mark.parametrize("name", ["tasks", "old classes come back"])
 def test_current_samples_change_nothing_while_the_memory_has_none(name):
     with_some = naive_steps(gsa(memory=0, current=7), stream(name))
-    for one, other in zip(naive_steps(gsa(memory=0), stream(name)), with_some, strict=True):
+    for without, other in zip(naive_steps(gsa(memory=0), stream(name)), with_some, strict=True):
         for term in ("T1", "T2", "T3"):
-            torch.testing.assert_close(one.step.terms[term], other.step.terms[term])
-        size = len(one.case[0])
+            torch.testing.assert_close(without.step.terms[term], other.step.terms[term])
+        size = len(without.case[0])
         assert not bool(other.gradient[size : size + 7].any())
 
 
@@ -146,7 +146,7 @@ def test_current_samples_change_nothing_while_the_memory_has_none(name):
     ],
     ids=str,
 )
-def test_a_number_of_current_samples_that_cannot_be_is_refused(settings, wanted):
+def test_an_invalid_number_of_current_samples_is_refused(settings, wanted):
     with pytest.raises(InputError) as refusal:
         gsa(**settings)
     said = str(refusal.value)

@@ -1,4 +1,4 @@
-"""What the equations of GSA imply: the first task, single classes, shifts, other names."""
+"""Consequences of GSA's equations: the first task, single classes, shifted logits, other labels."""
 
 import math
 
@@ -17,18 +17,18 @@ PLAIN = {"net": "mlp", "augment": "none", "device": "cpu", "seed": 2}
 
 
 def test_the_first_task_is_plain_cross_entropy_bit_for_bit():
-    one = learned(
+    gsa_learner = learned(
         onepass.GSA(forwards="separate", new_classes="task", memory=50, **PLAIN), first_task()
     )
     other = learned(onepass.Finetune(**PLAIN), first_task())
-    assert one.params_sha256() == other.params_sha256()
+    assert gsa_learner.params_sha256() == other.params_sha256()
 
 
 def test_the_first_task_is_plain_cross_entropy_with_a_joint_forward_too():
     sgd = {**PLAIN, "optimizer": "sgd", "lr": 0.1}
-    one = learned(onepass.GSA(new_classes="task", memory=50, **sgd), first_task())
+    gsa_learner = learned(onepass.GSA(new_classes="task", memory=50, **sgd), first_task())
     other = learned(onepass.Finetune(**sgd), first_task())
-    for name, value in one.model.named_parameters():
+    for name, value in gsa_learner.model.named_parameters():
         torch.testing.assert_close(value, other.model.get_parameter(name), rtol=0, atol=1e-6)
 
 
@@ -52,7 +52,7 @@ def test_in_the_first_task_only_the_stream_is_trained_if_new_means_new_since_the
         assert not bool((now.gradient[stream_size:] != 0).any())
 
 
-def test_with_one_new_class_nothing_is_to_be_told_apart_within_the_task():
+def test_with_one_new_class_the_within_task_term_is_zero():
     for now in naive_steps(gsa(), stream("one class at a time")):
         assert now.step.terms["T1"].item() == 0
         if len(now.case[2]) == 1:
@@ -71,7 +71,7 @@ def test_a_shift_of_one_side_moves_the_cross_task_term_and_of_both_none(side, mo
     items = list(stream("tasks"))
     shift_of = {"old": slice(0, 5), "new": slice(5, 7), "all": slice(0, 7)}[side]
     found = []
-    for shift in (0.0, 1.5):  # updated after use, w and v do not know the shift
+    for shift in (0.0, 1.5):  # with update="after" the shift does not reach w and v
         learner = learned(gsa(update="after"), items[:-1])
         with torch.no_grad():
             learner.model.head.bias[shift_of] += shift
@@ -92,8 +92,8 @@ def test_relabelling_the_classes_of_a_task_changes_labels_only():
         else:
             other.learn(item[0], [renamed[label] for label in item[1].tolist()])
     assert [renamed[label] for label in plain.classes] == other.classes
-    for one, two in zip(plain.rates(), other.rates(), strict=True):
-        assert torch.equal(one, two)
+    for rate, two in zip(plain.rates(), other.rates(), strict=True):
+        assert torch.equal(rate, two)
     assert plain.params_sha256() == other.params_sha256()
 
 
@@ -130,12 +130,12 @@ def test_without_adaptive_weights_the_loss_is_the_plain_decomposition():
 
 
 def test_joint_and_separate_forwards_agree_without_batch_normalisation():
-    for one, other in zip(
+    for joint, other in zip(
         naive_steps(gsa(), stream("tasks")),
         naive_steps(gsa(forwards="separate"), stream("tasks")),
         strict=True,
     ):
-        torch.testing.assert_close(one.step.loss, other.step.loss, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(joint.step.loss, other.step.loss, rtol=1e-4, atol=1e-5)
 
 
 def test_the_defaults_are_the_papers():

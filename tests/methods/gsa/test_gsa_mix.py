@@ -1,4 +1,4 @@
-"""Which samples GSA puts into X^mix, and how many of each side."""
+"""The samples that GSA puts into X^mix, and their numbers of new and old classes."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from onepass.memory.mixed import share_of_new
         (20, 10, [20, 10, 7, 5, 4, 3, 3, 3, 2, 2]),
     ],
 )
-def test_the_share_of_new_has_the_papers_table(places, classes, expected):
+def test_the_share_of_new_classes_agrees_with_the_papers_table(places, classes, expected):
     shares = [
         int(share_of_new(places, torch.tensor(classes), torch.tensor(classes * t)))
         for t in range(1, len(expected) + 1)
@@ -31,7 +31,7 @@ def test_over_hundreds_of_tasks_the_share_of_new_falls_to_one_and_no_further():
 @pytest.mark.parametrize(
     ("places", "shares"), [(20, [20, 10, 7, 5, 4]), (64, [64, 32, 21, 16, 13])]
 )
-def test_new_and_old_have_the_shares_of_the_table(places, shares):
+def test_new_and_old_classes_have_the_shares_of_the_table(places, shares):
     watched = NumberedGSA(mix=places, memory=1000)
     for task, share in enumerate(shares):
         new, old = {2 * task, 2 * task + 1}, set(range(2 * task))
@@ -54,7 +54,7 @@ def test_samples_keep_their_labels_and_come_once():
         watched.learner.new_task()
 
 
-def test_new_samples_are_the_streams_own_before_those_of_the_memory():
+def test_new_samples_come_from_the_stream_before_the_memory():
     watched = NumberedGSA(mix=30, memory=500)
     for _ in range(4):
         watched.learn([0, 1] * 5)

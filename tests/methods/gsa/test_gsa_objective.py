@@ -1,4 +1,4 @@
-"""Whole steps of GSA, followed by a naive second implementation and by finite differences."""
+"""Whole steps of GSA against a naive second implementation and finite differences."""
 
 import naive_gsa as naive
 import pytest
@@ -18,7 +18,7 @@ def test_terms_and_loss_agree_with_the_naive_implementation(name, settings):
 
 @pytest.mark.parametrize("current", [0, 5])
 @pytest.mark.parametrize("forwards", ["joint", "separate"])
-def test_mirror_images_are_samples_like_any_other(forwards, current):
+def test_mirror_images_count_as_samples(forwards, current):
     learner = gsa(net=nn.Flatten(), mirror=True, forwards=forwards, current=current)
     for now in naive_steps(learner, as_images(stream("tasks"))):
         assert [len(batch) for batch in now.case[:2]] == [2 * (10 + current), 24]
@@ -60,7 +60,7 @@ def test_gradients_on_the_logits_agree_with_finite_differences(name, settings):
     "name", ["tasks", "late classes", "old classes come back", "one class at a time"]
 )
 @pytest.mark.parametrize("memory", [0, 30])
-def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
+def test_logits_of_ten_thousand_keep_everything_finite(name, memory):
     learner = gsa(net=Magnify(1e4), memory=memory, lr=1e-9)
     largest = 0.0
     for now in naive_steps(learner, stream(name)):
@@ -74,7 +74,7 @@ def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
     assert bool(torch.isfinite(learner.model.head.weight).all())
 
 
-def test_a_class_that_nothing_but_rounding_pushes_down_leaves_everything_finite():
+def test_a_class_that_only_rounding_pushes_down_keeps_everything_finite():
     learner = gsa(net=Magnify(0.0), lr=1e-6)
     learner.learn(torch.zeros(4, 6), [0] * 4)
     learner.new_task()
@@ -88,7 +88,7 @@ def test_a_class_that_nothing_but_rounding_pushes_down_leaves_everything_finite(
 @pytest.mark.parametrize("current", [0, 7])
 @pytest.mark.parametrize("forwards", ["joint", "separate"])
 @pytest.mark.parametrize("mirror", [False, True])
-def test_a_step_costs_what_passes_says(current, forwards, mirror):
+def test_the_cost_of_a_step_agrees_with_the_forward_counter(current, forwards, mirror):
     learner = gsa(net=nn.Flatten(), mix=12, current=current, forwards=forwards, mirror=mirror)
     for item in list(as_images(stream("tasks")))[:3]:
         with kept_logits() as kept:

@@ -1,4 +1,4 @@
-"""The rates of GSA, w and v: the paper's values, their limits, and the sums they come from."""
+"""The rates of GSA, w and v: the paper's values, their limits, and the sums behind them."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_a_new_class_outside_the_mix_is_left_out_until_it_is_sampled():
     assert bool(torch.isfinite(last.step.loss)) and bool(torch.isfinite(last.gradient).all())
 
 
-def test_constant_logits_and_balanced_labels_leave_every_rate_at_balance():
+def test_constant_logits_and_balanced_labels_keep_every_rate_balanced():
     learner = gsa(net=Magnify(0.0), mix=8, lr=1e-12, statistics="mix")
     learner.learn(torch.zeros(4, 6), [0, 1, 0, 1])
     learner.new_task()
@@ -47,7 +47,7 @@ def test_constant_logits_and_balanced_labels_leave_every_rate_at_balance():
     assert [term.item() for term in step.terms.values()] == pytest.approx(expected)
 
 
-def test_rates_that_nothing_has_fed_are_one_and_balanced():
+def test_rates_without_gradients_are_one_and_balanced():
     items = list(stream("tasks"))
     learner = learned(gsa(update="after"), items[:3])
     for now in naive_steps(gsa(update="after"), iter(items[:1])):

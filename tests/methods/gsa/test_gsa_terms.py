@@ -1,4 +1,4 @@
-"""The terms of GSA's loss, one by one: by hand, by closed forms, by finite differences."""
+"""The single terms of GSA's loss: by hand, in closed form, by finite differences."""
 
 import math
 
@@ -18,7 +18,7 @@ from onepass.methods.gsa import within_and_across
 
 
 def against_the_other_side(*arguments):
-    """What eq. (12) has of each sample, before w."""
+    """Returns eq. (12) of each sample, before w."""
     return within_and_across(*arguments)[1]
 
 
@@ -49,7 +49,7 @@ def test_the_decomposition_exceeds_cross_entropy_by_its_closed_form(logits, labe
 
 
 @pytest.mark.parametrize("lonely", ["a single new class", "no old class"])
-def test_the_decomposition_is_cross_entropy_where_it_decomposes_nothing(lonely):
+def test_the_decomposition_is_cross_entropy_if_there_is_nothing_to_decompose(lonely):
     last = torch.arange(5) == 4
     new, old = (last, ~last) if lonely == "a single new class" else (last | ~last, last & ~last)
     output = make_output(random_logits(0, 1), [4])
@@ -98,7 +98,7 @@ def test_the_gradient_of_the_cross_task_term_agrees_with_finite_differences(v):
     )
 
 
-def test_the_cross_task_term_leaves_the_other_classes_of_the_own_side_alone():
+def test_the_cross_task_term_does_not_move_other_classes_of_the_same_side():
     logits = random_logits(2, 5).requires_grad_()
     output = make_output(logits, [0, 1, 2, 3, 4])
     against_the_other_side(output, OLD, NEW, double([0] * 5), NEW).sum().backward()

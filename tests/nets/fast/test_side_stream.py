@@ -65,7 +65,7 @@ def test_a_failed_step_is_not_waited_for(streams):
     """Its streams may belong to a failed capture."""
     side, noted = SideStream(), Noted(streams)
     noted.start(side, "work")
-    side.forget()
+    side.drop()
     assert streams.log == ["side waits for line", "work on side"]
     side.wait()
     assert len(streams.log) == 2

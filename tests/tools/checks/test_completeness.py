@@ -1,7 +1,7 @@
-"""The tree itself: nothing registered is forgotten, and no exemption goes without a reason.
+"""Nothing registered lacks its tests and documents, and every exemption has a reason.
 
-Nothing here names a method: what there is comes from the registry and from the files. What a
-method's settings are is tested next to the method, in `tests/methods`.
+No method is named here: they come from the registry and the files. The settings of a method are
+tested in `tests/methods`.
 """
 
 import math
@@ -29,7 +29,7 @@ def method_modules():
 
 
 def own_tests(info):
-    """What stands in a method's own test file, or in the files of its folder."""
+    """Returns the text of a method's own test file, or of the files in its folder."""
     name = info.learner.__module__.rpartition(".")[2]
     folder = ROOT / "tests" / "methods"
     return "".join(
@@ -40,7 +40,7 @@ def own_tests(info):
 
 
 def named(key, text):
-    """Whether a document has a row of a method, or speaks of it as `this` or **this**."""
+    """Returns whether a document has a row of a method, or mentions it as `this` or **this**."""
     name = re.escape(key)
     return re.search(rf"`{name}`|\*\*{name}\*\*|^\| {name}[ ,]", text, re.MULTILINE) is not None
 
@@ -76,13 +76,13 @@ def test_every_preset_names_its_source_and_builds(info):
 
 @each_method
 def test_the_values_of_an_official_preset_stand_in_the_methods_own_tests(info):
-    pinned = "def test_the_official_preset_is_that_of_its_source" in own_tests(info)
+    pinned = "def test_the_official_preset_has_the_values_of_its_source" in own_tests(info)
     assert pinned == ("official" in info.learner.presets)
 
 
 @each_method
 def test_every_exemption_names_a_check_and_a_reason(info):
-    """That what is exempt really does not hold is seen in `test_contract.py`."""
+    """`test_contract.py` shows that an exempt check really fails."""
     assert set(info.learner.traits.exempt) <= set(exemptions(info.learner)) <= set(CHECKS)
     assert all(reason.strip() for reason in info.learner.traits.exempt.values())
 
@@ -111,7 +111,7 @@ def test_every_method_was_run_on_real_data_or_is_said_not_to_have_been(info):
 
 @pytest.mark.parametrize("folder", ["results/lines", "benchmarks"])
 def test_committed_lines_do_not_tell_where_they_were_made(folder):
-    """`--append` leaves a run's folder out; a result.json that is copied by hand has it."""
+    """`--append` leaves a run's folder out; a result.json copied by hand would have it."""
     texts = {path.name: path.read_text() for path in (ROOT / folder).glob("*.jsonl")}
     assert texts
     assert [name for name, text in texts.items() if re.search(r'"(/|[A-Z]:\\)[^"]', text)] == []
@@ -126,7 +126,7 @@ def test_the_contract_has_at_least_twenty_checks_with_a_sentence_each():
 
 
 def test_every_module_of_checks_has_a_file_of_learners_that_break_them():
-    """Each of those asserts that none of its module's checks is left out."""
+    """Each of these files asserts that none of its module's checks is left out."""
     files = (ROOT / "tests" / "tools" / "checks").glob("test_*_bites.py")
     broken = {f"onepass.tools.checks.{file.stem.removeprefix('test_')[:-6]}" for file in files}
     assert broken == {check.__module__ for check in CHECKS.values()}

@@ -1,4 +1,4 @@
-"""Every registered method keeps the contract; what it is exempt from must really not hold."""
+"""Every registered method keeps the contract, and each exempt check really fails."""
 
 import pytest
 

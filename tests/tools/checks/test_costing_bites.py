@@ -1,5 +1,4 @@
-"""A check that cannot fail guards nothing: each check of what a method says of itself is shown a
-learner that breaks it."""
+"""Each check of `costing` rejects a learner that breaks it."""
 
 import copy
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ class HidesWhatTheAverageIsShown(ER):
 
 @breaks("an_average_may_teach", "counted")
 class AsksTheAverageForNothing(ER):
-    """And is told nothing by it; nobody has declared that."""
+    """Runs the average on the batch without declaring it, and ignores the answer."""
 
     def step(self, x, y):
         done = super().step(x, y)
@@ -90,7 +89,7 @@ class LosesClasses(ER):
 
 
 class Distilling(ER):
-    """Replay that is held to a teacher, which is shown what the network is shown."""
+    """Replay with a teacher that sees the inputs of the network."""
 
     def make_teacher(self):
         return PreviousNetwork(self.trainer)
@@ -121,7 +120,7 @@ class HidesItsTeachersImages(Distilling):
 
 @breaks("declared_images_are_counted", "scored=64) counted")
 class HidesATeacherOfItsOwnMaking(Distilling):
-    """The same with a network that is no part of the learner."""
+    """Hides the images of a teacher that is not a part of the learner."""
 
     def make_teacher(self):
         return [copy.deepcopy(self.model).requires_grad_(False).eval()]
@@ -133,7 +132,7 @@ class HidesATeacherOfItsOwnMaking(Distilling):
 
 @breaks("declared_images_are_counted", "trained=138, scored=0) counted")
 class CallsWhatItTrainsScored(Distilling):
-    """A gradient through the teacher costs what one through the network does."""
+    """Declares as scored an image whose gradient passes through the teacher."""
 
     def ask(self, views):
         return self.teacher.model(views)
@@ -176,7 +175,7 @@ class KeepsADiary(ER):
 
 
 class Attic(StatefulPart):
-    """Samples, or whatever else is put there; it declares nothing."""
+    """A part that holds samples or other tensors and declares nothing."""
 
     tensors = ("kept",)
 
@@ -186,7 +185,7 @@ class Attic(StatefulPart):
 
 @breaks("kept_bytes_are_declared", "bytes kept")
 class KeepsTwoMemories(ER):
-    """The second one in a part that is no store."""
+    """Keeps a second memory in a part that is no store."""
 
     def build(self, shape, dtype):
         super().build(shape, dtype)
@@ -197,12 +196,12 @@ class KeepsTwoMemories(ER):
 class KeepsACopyInAnAttic(ER):
     def build(self, shape, dtype):
         super().build(shape, dtype)
-        weights = [one.flatten() for one in self.model.body.state_dict().values()]
+        weights = [entry.flatten() for entry in self.model.body.state_dict().values()]
         self.attic = Attic(torch.cat(weights))
 
 
 class Weightless(NetworkCopy):
-    """A copy of the network that does not say what it takes."""
+    """A copy of the network that does not declare its bytes."""
 
     bytes = 0
 
@@ -271,7 +270,7 @@ def test_every_check_is_shown_something_that_breaks_it():
 
 
 def test_a_method_that_declares_its_teacher_passes():
-    """It differs from those above by what it says, not by what it does."""
+    """It differs from the learners above by its declaration alone."""
     for check in ("declared_images_are_counted", "kept_bytes_are_declared", "memory_is_bounded"):
         CHECKS[check](DeclaresItsTeacher)
 

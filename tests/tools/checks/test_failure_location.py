@@ -1,4 +1,4 @@
-"""Which line of a method's own file a failed check names."""
+"""A failed check names the right line of the method's own file."""
 
 import inspect
 import sys
@@ -18,7 +18,7 @@ HERE = Path(__file__)
 
 @dataclass(kw_only=True, eq=False)
 class Unlucky(ER):
-    """Fails where it is asked to."""
+    """A method that raises where a test wants it to."""
 
     def step(self, x, y):
         return self.deeper(x, y)
@@ -54,7 +54,7 @@ class PicksRowsByAMask(ER):
 
 
 def line_of(text):
-    """The number of the one line of this file that begins so."""
+    """Returns the number of the one line of this file that begins with a text."""
     lines = enumerate(HERE.read_text().splitlines(), 1)
     (number,) = (number for number, line in lines if line.strip().startswith(text))
     return number
@@ -69,7 +69,7 @@ def caught(function, *arguments):
 
 
 def of_a_check():
-    """A failure that passed through no line of this file."""
+    """Returns a failure whose traceback passes through no line of this file."""
     module = types.ModuleType("elsewhere")
     exec("def check():\n    raise AssertionError", vars(module))
     failure = caught(module.check)
@@ -91,7 +91,7 @@ def test_an_error_is_at_the_innermost_line_of_the_methods_file():
 
 
 def test_an_error_that_was_told_in_other_words_is_where_it_first_was():
-    """The trainer says of any error of a head that the net cannot take such samples."""
+    """The trainer replaces any error of a head by one that names the samples."""
     outcome = check_method(Unlucky, only=["same_seed_same_bits"])
     at = line_of('raise RuntimeError("in a head")')
     assert outcome.failed["same_seed_same_bits"] == (

@@ -1,5 +1,4 @@
-"""A check that cannot fail guards nothing: each check of what learning must be is shown a
-learner that breaks it."""
+"""Each check of `learning` rejects a learner that breaks it."""
 
 import inspect
 from dataclasses import replace
@@ -56,7 +55,7 @@ class ExponentiatesFirst(ER):
 
 @breaks("large_logits_do_no_harm", "head.bias, after a step at logits of 1e4, to be finite")
 class LeavesInfinityBehind(ER):
-    """In a row of the head that no class has yet: no score shows it."""
+    """Leaves infinity in a row of the head without a class, where no score shows it."""
 
     def step(self, x, y):
         done = super().step(x, y)
@@ -143,7 +142,7 @@ class NeverInfers(ER):
 
 
 class Counting(ER):
-    """Counts quiet batches in a way of its own."""
+    """Counts batches without unseen classes by its own rule."""
 
     more: ClassVar[int]
 

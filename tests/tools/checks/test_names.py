@@ -1,4 +1,4 @@
-"""Checks by name, without torch."""
+"""The names of the checks are known without torch."""
 
 import subprocess
 import sys

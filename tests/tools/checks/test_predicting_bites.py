@@ -1,5 +1,4 @@
-"""A check that cannot fail guards nothing: each check of what predicting must be is shown a
-learner that breaks it."""
+"""Each check of `predicting` rejects a learner that breaks it."""
 
 from dataclasses import replace
 
@@ -53,7 +52,7 @@ class HandsOutItself(ER):
 
 
 class Asking(nn.Module):
-    """Scores of whatever network the learner has when it is asked."""
+    """Scores with the network that the learner has at the time of the call."""
 
     def __init__(self, learner):
         super().__init__()

@@ -1,5 +1,4 @@
-"""A check that cannot fail guards nothing: each check of what repeating must give is shown a
-learner that breaks it."""
+"""Each check of `repeating` rejects a learner that breaks it."""
 
 import copy
 import os
@@ -68,7 +67,7 @@ class ForgetsItsGenerators(ER):
 
 @breaks("a_saved_learner_goes_on_exactly", "saved at step 13")
 class KeepsATeacherOutsideOfItsState(ER):
-    """A copy that is no part: an opened learner has another one."""
+    """Keeps a copy of the network that is no part, so that an opened learner lacks it."""
 
     def build(self, shape, dtype):
         super().build(shape, dtype)
@@ -91,7 +90,7 @@ class KeepsATeacherOutsideOfItsState(ER):
 class HandsOutItsOptimiser(ER):
     def state_dict(self):
         known = self.trainer.optimizer.state
-        kept = {place: known[one] for place, one in enumerate(self.trainer.trainable)}
+        kept = {place: known[entry] for place, entry in enumerate(self.trainer.trainable)}
         return {**super().state_dict(), "optimizer": kept}
 
 

@@ -47,14 +47,14 @@ function summary() {
       troubled === 1 ? "has" : "have", " no part in the tables and figures: see ", make("a", { href: "#runs" }, "the list of all runs"), "."));
   }
   for (const [file, count] of Object.entries(data.passed_over)) {
-    made.append(make("p", { class: "explain" }, word(file), `: ${several(count, "line")} of something else than runs, passed over.`));
+    made.append(make("p", { class: "explain" }, word(file), `: ${several(count, "line")} that hold no results of runs, passed over.`));
   }
   if (rows.length) made.append(best());
 }
 
 function best() {
   const table = sortable({
-    caption: "The best in each setting; what learns all classes at once is a reference and does not compete",
+    caption: "The best method in each setting; methods that learn all classes at once are references and do not compete",
     columns: [
       { label: "setting", value: (one) => one.name, cell: (one) => [word(one.name)] },
       ...[0, 1].map((place) => ({
@@ -71,7 +71,7 @@ function best() {
   return table.element;
 }
 
-// What was chosen otherwise than by default, if anything was.
+// The settings that differ from the defaults, if a row has any.
 function variantColumn(all) {
   if (!all.some((one) => one.variant)) return [];
   return [{ label: "variant", value: (one) => one.variant, cell: (one) => (one.variant ? [word(one.variant)] : []) }];
@@ -107,7 +107,7 @@ function resultTable(show) {
     sorted: { column: "accuracy", descending: true },
   });
   section("results", "Results",
-    "Press a header to sort, and a method to see it in detail. Forgetting is how far tasks fell below their best; any-time is the accuracy on the classes seen so far, over the whole stream. Images are those trained on, replayed ones too; time is that of training; kept is the memory with copies of the network.",
+    "Press a header to sort, and a method to see it in detail. Forgetting is how far tasks fell below their best accuracy. Any-time is the accuracy on the classes seen so far, averaged over the stream. Images counts trained images, with replayed ones. Time is training time. Kept is the size of the memory and of copies of the network.",
     filters(table, rows, (row) => `${row.method} ${row.variant} ${row.dataset} ${row.memory}`,
       [{ label: "Dataset", value: (row) => row.dataset }, { label: "Memory", value: (row) => row.memory }, { label: "Method", value: (row) => row.method }]),
     table.element);
@@ -121,7 +121,7 @@ function curves() {
   const without = rows.filter((row) => !row.curve).length;
   const place = make("div");
   const made = section("curves", "Accuracy over time",
-    "On the test images of the classes seen so far, as the stream is learned; dotted lines are the ends of tasks, bands one standard deviation.");
+    "Accuracy on the test images of the classes seen so far. Dotted lines mark the ends of tasks, bands one standard deviation.");
   if (without) made.append(make("p", { class: "explain" }, `${several(without, "row")} of the table ${without === 1 ? "has" : "have"} no curve: lines (.jsonl) record only the end, or a run's events are gone.`));
   if (!usable.length) return;
   const show = (setting) => place.replaceChildren(...curvesOf(setting));
@@ -191,7 +191,7 @@ function detail() {
   const first = choice("Show", options, (value) => { chosen[0] = Number(value); paint(); });
   const second = choice("Beside it", [["", "nothing"], ...options], (value) => { chosen[1] = value === "" ? null : Number(value); paint(); });
   const made = section("detail", "In detail",
-    "Of one row of the table: what is left of each task and class, which classes are taken for others, and the balance of gradients where a probe watched it.",
+    "One row of the table: the accuracy of each task and class over time, which classes are mistaken for others, and the balance of gradients if a probe recorded it.",
     make("div", { class: "controls" }, first.element, second.element), place);
   first.select.value = String(chosen[0]);
   paint();
@@ -219,7 +219,7 @@ function tasksOf(row) {
   if (!row.task_map) return absent(title, "Not recorded, or too large for a page of so many rows.");
   const tasks = counted(widest(row.task_map));
   return [make("h3", {}, title), heatMap({
-    title, note: "Down: the task that is tested. Across: after which task, in percent.",
+    title, note: "Rows: the tested task. Columns: after which task. In percent.",
     rows: tasks, columns: counted(row.task_map), rowsAre: "task", columnsAre: "after task",
     values: tasks.map((_, task) => row.task_map.map((after) => after[task])),
   })];
@@ -230,24 +230,24 @@ function classesOf(row) {
   if (!row.class_map) return absent(title, "Not recorded, or too large for a page of so many rows: a report of fewer runs shows it.");
   const { names, values, only_end: onlyEnd } = row.class_map;
   return [make("h3", {}, title), heatMap({
-    title, note: onlyEnd ? "At the end, in percent; no more is recorded in lines." : "Down: the class, in the order of the stream. Across: after which task, in percent.",
+    title, note: onlyEnd ? "At the end, in percent; lines record only the end." : "Rows: the class, in the order of the stream. Columns: after which task. In percent.",
     rows: names, columns: onlyEnd ? ["end"] : counted(widest(values)), rowsAre: "class", columnsAre: onlyEnd ? "" : "after task", values,
   })];
 }
 
 function confusionOf(row) {
   const title = "Old and new classes taken for each other";
-  if (!row.confusion) return absent(title, "Not recorded: runs of earlier versions did not count it, or it is too large for a page of so many rows.");
+  if (!row.confusion) return absent(title, "Not recorded by earlier versions, or too large for a page of so many rows.");
   const { end, over_time: overTime } = row.confusion;
   const made = [make("h3", {}, title), heatMap({
-    title, note: "At the end. Down: the task of an image. Across: the task of the class that was predicted, in percent of the images.",
+    title, note: "At the end. Rows: the task of an image. Columns: the task of the predicted class, in percent of the images.",
     rows: counted(end), columns: counted(widest(end)), rowsAre: "images of task", columnsAre: "taken for task", values: end,
   })];
   if (overTime.length > 1) {
     const share = (which) => overTime.map((pair, task) => [task + 1, pair[which]]).filter((one) => isNumber(one[1]));
     const series = [{ name: "old taken for new", colour: 1, points: share(0) }, { name: "new taken for old", colour: 0, points: share(1) }];
     made.push(legendOf(series), lineChart({
-      title: "Old taken for new, and new for old", note: "After each task, in percent of the test images of old and of new classes; new are those of the task that has just ended.",
+      title: "Old taken for new, and new for old", note: "After each task, in percent of the test images of old and of new classes. New classes are those of the task that has just ended.",
       series, x: { label: "after task", whole: true }, y: { label: "%", digits: 1 },
     }));
   }
@@ -272,7 +272,7 @@ function balanceOf(row) {
   })];
   if (labels.length) {
     made.push(lineChart({
-      title: "A-PN of each class at the end", note: "Over all of the stream, class by class in the order of the stream; at \u22121 what pushes a logit up and down is in balance.",
+      title: "A-PN of each class at the end", note: "Over the stream, class by class in order of arrival. At \u22121 the gradients that push a logit up and down are in balance.",
       series: [{ name: "A-PN", colour: 0, points: accumulated.map((one, k) => [k + 1, one]).filter((one) => isNumber(one[1])) }],
       x: { label: "class, by its place", whole: true }, y: { label: "A-PN", digits: 2, level: -1 },
     }));
@@ -291,7 +291,7 @@ function runList() {
   const trouble = (run) => [run.problem, ...run.notes].filter(Boolean).join("; ");
   const progress = (run) => (run.state === "broken" && isNumber(run.steps) ? ` at ${run.done ?? 0} of ${run.steps} steps` : "");
   const table = sortable({
-    caption: "Every run that was found, also those that are not finished or cannot be read",
+    caption: "All runs, with those that have not finished or cannot be read",
     columns: [
       { label: "method", value: (run) => run.method, cell: (run) => [word(run.method || MISSING)] },
       ...variantColumn(data.runs),
