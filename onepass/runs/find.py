@@ -60,7 +60,7 @@ class FoundRun:
 
     @property
     def has_result(self) -> bool:
-        """Whether the run has a result, damaged or not."""
+        """True if the run has a result, damaged or not."""
         if self.state != "damaged" or self.folder is None:
             return self.state != "broken" and not self.foreign
         return self.problem != SET_ASIDE and Path(self.folder, RESULT).exists()

@@ -18,7 +18,7 @@ PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
 class Result:
     """The result of a run: result.json, tables and `--json` all take their numbers from it.
 
-    What was run
+    The run
         `identity`, which two runs share only if they are the same run (`Job.identity`); `method`
         and its `revision` (0: before revisions were counted); `settings`, all arguments of the
         learner's constructor; `dataset`, its name; `dataset_identity`, its name or the path of the
@@ -29,21 +29,21 @@ class Result:
         (files hold its text); `memory`, the most samples that are stored (0 for a method without a
         memory); `seed`; `tasks`; `normalise`, whether by the mean and standard deviation of the
         dataset or of the first task.
-    How good it was, in percent
+    Accuracy, in percent
         `accuracy` over all test samples; `forgetting` in the 1 / (T - 1) form and
         `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
         over at least three equally spaced points; `prequential_accuracy`, on each batch before it
         is learned; `accuracy_matrix`, after task i on task j; `class_accuracy`; `task_confusion`,
         how many test samples of task i (row) were predicted as a class of task j at the end. None
         stands for a value that was not measured or does not exist.
-    How long it took
+    Time
         `steps`; `seconds` and `steps_per_second` of training, listeners included;
         `scoring_seconds`; `capture_seconds`, the capture of steps as CUDA graphs.
-    What it cost
+    Cost
         `trained_per_sample` and `scored_per_sample`, images through the network for each sample of
         the stream; `images_beside_steps`, images outside of steps, by purpose; `memory_bytes` of
         the stored samples; `copy_bytes` of copies of the network.
-    Where it ran, and checksums
+    Machine and checksums
         `device`, and the name of the `gpu`; `threads`; `commit`, of the source tree when the run
         began (`-dirty`: with changes), None once installed; `params_sha256` of the network;
         `state_sha256` of all that learning changes; `out`, the run's folder.

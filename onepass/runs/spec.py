@@ -205,7 +205,7 @@ class Job:
 
     @property
     def has_own_data(self) -> bool:
-        """Whether the data are the user's own files."""
+        """True if the data are the user's own files."""
         return is_path(self.dataset)
 
     @property

@@ -22,7 +22,7 @@ EVENTS = "events"  # the key of the listener that records points in a run's fold
 
 @dataclass(frozen=True)
 class Run:
-    """What a listener learns about a run when it starts.
+    """A run as `Listener.started` receives it.
 
     `since` is the tick after which the run continues; its step is 0 unless an interrupted run is
     resumed. `job` and `folder` are None in a plain `evaluate`; `stream` is None if the user passes

@@ -67,8 +67,8 @@ class RamBudget:
 
     def room(self, gpu: Gpu, beside: Iterable[tuple[Job, RamUse]], held: RamUse) -> int | None:
         """Returns the bytes that a new run may take beside others, None if unknown. The others
-        still grow to their expected use. What the idle worker holds already, `held`, counts as
-        free, because the new run reuses it."""
+        still grow to their expected use. The bytes `held` by the idle worker are
+        added, because the new run reuses that worker."""
         free = self.free(gpu)
         if free is None:
             return None
