@@ -81,8 +81,7 @@ def selected_gpu(name: str) -> AbstractContextManager[object]:
 def no_subnormals() -> Iterator[None]:
     """Rounds subnormal floats (nearest to 0) to 0 in the body. A CPU computes with them many times
     slower, and they are too small to change a result. Adam's moments become subnormal within a
-    thousand steps if a weight gets no gradient, as for the pixels around a digit, which are always
-    0.
+    thousand steps if a weight gets no gradient, as those of the pixels around a digit.
 
     Changes nothing if torch uses several threads. The mode belongs to a thread, and a worker thread
     inherits it from whichever thread started it, so the bits would depend on that.

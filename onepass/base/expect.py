@@ -27,7 +27,7 @@ def expect_alike(saved: Any, wanted: Any, name: str) -> None:
     """
     if isinstance(wanted, Tensor):
         _expect_tensor(saved, wanted, name)
-    elif type(saved) is not type(wanted):
+    elif type(saved) is not type(wanted):  # isinstance would take True for an int
         raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
     elif isinstance(wanted, dict):
         expect_keys(saved, wanted, name)

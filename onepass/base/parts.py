@@ -72,6 +72,7 @@ class Output(NamedTuple):
         not kept."""
         if len(outputs) == 1:
             return outputs[0]
+        # all fields except make_views
         logits, y, weight = zip(*(output[:3] for output in outputs), strict=True)
         return cls(torch.cat(logits), torch.cat(y), torch.cat(weight))
 

@@ -41,7 +41,7 @@ def seeded_global_generator(rng: torch.Generator) -> Iterator[None]:
     generator; restores its state afterwards."""
     import torch
 
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # saves and restores the CPU generator only
         seed = int(torch.randint(2**62, (), generator=rng))
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
         yield

@@ -51,6 +51,7 @@ class Dataset:
             raise InputError(f"dataset {self.name!r}: give both mean and std, or neither")
         if self.is_images and self.mean is None:
             mean, std = statistics(self.train_x)
+            # the dataclass is frozen
             object.__setattr__(self, "mean", mean)
             object.__setattr__(self, "std", std)
 
@@ -168,7 +169,7 @@ def statistics(samples: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
         middle = exact.mean(dim=others, keepdim=True)
         spread = (exact - middle).square().mean(dim=others).sqrt()
         mean, std = tuple(middle.flatten().tolist()), tuple(spread.tolist())
-    return mean, tuple(value or 1.0 for value in std)
+    return mean, tuple(value or 1.0 for value in std)  # normalising divides by them
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -185,5 +186,5 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     share = counts / counts.sum(dim=1, keepdim=True)
     values = torch.arange(256, dtype=torch.float64) / 255
     mean = share @ values
-    std = (share @ values**2 - mean**2).clamp(min=0).sqrt()
+    std = (share @ values**2 - mean**2).clamp(min=0).sqrt()  # rounding may make it negative
     return tuple(mean.tolist()), tuple(std.tolist())

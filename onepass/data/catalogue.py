@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onepass.base.errors import DataError
 
+# images of the digits 0 … 9
 MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 MNIST_TEST = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
 CIFAR10_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)

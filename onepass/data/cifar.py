@@ -81,6 +81,7 @@ def _read_split(folder: Path, files: list[str], labels: str) -> Split:
 def _read_batch(path: Path, labels: str) -> tuple[Array, Array]:
     entries = _read_entries(path)
     try:
+        # a row per image: its red, green and blue planes
         pixels = pickles.decode_array(entries["data"]).reshape(-1, 3, 32, 32)
         targets = _as_label_array(entries[labels])
     except Exception as problem:  # a wrong description of an array may raise anything
@@ -97,7 +98,7 @@ def _read_batch(path: Path, labels: str) -> tuple[Array, Array]:
 
 def _as_label_array(values: Any) -> Array:
     if isinstance(values, list):
-        if not all(type(value) is int for value in values):
+        if not all(type(value) is int for value in values):  # True is not a label
             raise DataError("its labels are not whole numbers")
         return np.array(values, dtype=np.int64)
     labels = pickles.decode_array(values)

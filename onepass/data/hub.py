@@ -41,6 +41,7 @@ def download_from_hub(repository: str | Path, shape: tuple[int, int, int]) -> Do
     train, held = (
         _image_split(splits[name], shape, label_of, repository) for name in ("train", test)
     )
+    # the library computes a fingerprint of each split
     fingerprint = f"{repository} {splits['train']._fingerprint} {splits[test]._fingerprint}"
     return Download(Undecoded(names, train, held), fingerprint)
 

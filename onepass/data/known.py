@@ -38,7 +38,7 @@ def usual_tasks(name: str, classes: int | None = None) -> int:
     entry = _entry_of(name)
     if entry is not None and classes in (None, entry.classes):
         return entry.tasks
-    return min(5, classes or 5)
+    return min(5, classes or 5)  # None: the number of classes is unknown
 
 
 def _entry_of(name: str) -> CatalogueEntry | DatasetInfo | None:

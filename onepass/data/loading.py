@@ -286,5 +286,10 @@ def _warn_if_incomplete(entry: CatalogueEntry, arrays: cache.CachedArrays) -> No
         counts = Counter(y.tolist())
         if [counts[label] for label in range(len(official))] != list(official):
             log.warning(
-                "%s is incomplete: %d %s images of %d", entry.name, len(y), part, sum(official)
+                "%s has other numbers of images per class than published: "
+                "%d %s images instead of %d",
+                entry.name,
+                len(y),
+                part,
+                sum(official),
             )

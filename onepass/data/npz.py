@@ -158,7 +158,7 @@ def _read_class_names(path: Path, arrays: dict[str, Array], known: list[Label]) 
     """Returns the class names in the file, or the labels themselves if it holds none."""
     if "class_names" not in arrays:
         return tuple(map(str, known))
-    given = np.atleast_1d(arrays["class_names"])
+    given = np.atleast_1d(arrays["class_names"])  # a single name may be stored without a dimension
     if given.ndim != 1 or given.dtype.kind not in "USiufb":
         raise DataError(f"{path}: class_names must be a list of names, one for each class")
     try:

@@ -49,6 +49,7 @@ def read_table(
     tables = [train, train if test is None else _read_rows(test, label, features)[1]]
     if strange := set(tables[1].labels).difference(names):
         raise DataError(f"{test} has the label {sorted_classes(strange)[0]!r}, which {path} lacks")
+    # [training, test]; the same table twice if a fraction of it is held out
     xs = [_as_samples(path, table.x) for table in tables]
     ys = [class_numbers(table.labels, names) for table in tables]
     if test_fraction is not None:

@@ -42,6 +42,7 @@ def verify(entry: CatalogueEntry, root: Path) -> list[CheckResult]:
     results += _check_counts(entry, dataset)
     results.append(_describe_pixels(dataset))
     found = find_source(entry, root)
+    # the cache folder that `load` used
     identity = str(found.path.resolve()) if found else "download"
     folder = cache.cache_folder(entry.name, identity)
     problem = cache.find_damage(folder, thorough=True)
@@ -56,7 +57,7 @@ def _check_checksums(entry: CatalogueEntry, root: Path) -> list[CheckResult]:
         return []
     path, results = found.path, []
     for name, published in entry.md5.items():
-        file = path if path.name == name else path / name
+        file = path if path.name == name else path / name  # the source may be a zip file
         if file.is_file():
             good = cache.file_checksum(file, "md5") == published
             results.append(

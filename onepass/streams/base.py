@@ -138,7 +138,7 @@ class Stream:
         and scores need GPU memory too."""
         if device.type == "cpu" or not self._has_room_on(device):
             return self
-        moved = copy.copy(self)
+        moved = copy.copy(self)  # shares everything that is not replaced below
         moved.dataset = replace(
             self.dataset,
             train_x=self.dataset.train_x.to(device),

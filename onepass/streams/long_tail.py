@@ -23,7 +23,7 @@ def long_tail_counts(counts: list[int], rho: float) -> list[int]:
     >>> kept[0], kept[-1], sum(kept)
     (500, 5, 10847)
     """
-    last = max(len(counts) - 1, 1)
+    last = max(len(counts) - 1, 1)  # a single class keeps all its samples
     return [max(1, math.floor(n / rho ** (c / last))) for c, n in enumerate(counts)]
 
 
