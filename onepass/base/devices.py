@@ -169,7 +169,7 @@ def allow_determinism() -> None:
 @contextmanager
 def threads_and_determinism(threads: int, deterministic: bool) -> Iterator[None]:
     """Sets torch's number of CPU threads for the body, and deterministic algorithms if wanted;
-    restores both afterwards."""
+    restores both afterwards. `CUBLAS_WORKSPACE_CONFIG` stays set."""
     import torch
 
     before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()

@@ -64,8 +64,8 @@ def expect_number(saved: Any, low: int, high: int, name: str) -> int:
 
 
 def expect_rows(saved: Tensor, classes: int, name: str) -> None:
-    """Raises a CheckpointError unless `saved` holds rows of the class head only: 0 … classes -
-    1."""
+    """Raises a CheckpointError unless `saved` holds only rows of the class head that have a class:
+    0 to `classes` - 1."""
     strange = saved[(saved < 0) | (saved >= classes)]
     if len(strange):
         raise CheckpointError(

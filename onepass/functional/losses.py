@@ -66,8 +66,8 @@ def cross_entropy(out: Output, among: Tensor) -> Tensor:
 
 
 def distillation(out: Output, taught: Tensor, among: Tensor, temperature: float) -> Tensor:
-    """Returns the distillation loss: T^2 times the mean of KL(softmax(taught / T) || softmax(o /
-    T)) at the temperature T.
+    """Returns the distillation loss at the temperature T: T^2 times the mean of
+    KL(softmax(taught / T) || softmax(o / T)).
 
     `taught` (n, C) are the teacher's logits. Both softmaxes run over the classes `among` (a mask).
     The loss is 0 if the mask is empty.

@@ -34,10 +34,10 @@ AREAS = {"contrastive": CONTRASTIVE_AREA, "crop-grey-flip": FLIPPED_AREA}
 class Views:
     """Makes the network's inputs from raw samples.
 
-    Training calls the object: each call draws a new augmentation. Prediction uses `normalise`, or
-    `plain` for mirror images too. If the network has its own `preprocess`, it replaces mean and std
-    and runs before the augmentation. Vectors are never mirrored, and are augmented only by a
-    function of the user's.
+    Training calls the object: each call draws a new augmentation. Prediction uses `normalise`. A
+    method that needs training views without augmentation uses `plain`. If the network has its own
+    `preprocess`, it replaces mean and std and runs before the augmentation. Vectors are never
+    mirrored, and are augmented only by a function of the user's.
     """
 
     def __init__(

@@ -19,9 +19,9 @@ class Blurry(Stream):
     2022).
 
     n per cent of the classes are disjoint: they come only in their own task. The other classes are
-    blurry: m per cent of each one's samples are spread evenly over the other tasks. n = 100 or m =
-    0 gives a class-incremental stream. Every sample of the classes in `tasks` comes exactly once.
-    The seed decides which classes are disjoint.
+    blurry: m per cent of each one's samples are spread evenly over the other tasks. With n = 100 or
+    m = 0 the stream is class-incremental. Every sample of the classes in `tasks` comes exactly
+    once. The seed decides which classes are disjoint.
 
     Parameters
     ----------
