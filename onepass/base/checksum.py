@@ -33,7 +33,7 @@ def _feed(tree: object, feed: Callable[[bytes], object]) -> None:
             _feed(value, feed)
     elif isinstance(tree, Tensor):
         feed(f"tensor {tree.dtype} {tuple(tree.shape)};".encode())
-        # as bytes, because NumPy lacks some dtypes of torch, such as bfloat16
+        # as bytes, because NumPy lacks some dtypes of torch (bfloat16)
         feed(tree.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     else:
         text = repr(tree)

@@ -27,7 +27,7 @@ class Declaration(NamedTuple):
 
 
 class Registry(Generic[Entry]):
-    """Entries of one kind (such as "method" or "dataset") by name. A name is given only once; the
+    """Entries of one kind ("method", "dataset") by name. A name is given only once; the
     error for an unknown name suggests a similar one.
 
     The modules of onepass's package `home` register entries with a decorator named like the kind.

@@ -47,8 +47,8 @@ class Setting(NamedTuple):
 class Preset(NamedTuple):
     """Settings of a method that belong together, and their source.
 
-    `unmirrored` are the settings to change for data whose mirror images are of another class, such
-    as digits. A preset that sets `mirror` to true and has none is refused for them.
+    `unmirrored` are the settings to change for data whose mirror images are of another class
+    (digits). A preset that sets `mirror` to true and has none is refused for them.
     """
 
     settings: dict[str, Any]
@@ -283,7 +283,7 @@ def _items_match(value: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def _describe_type(annotation: Any) -> str:
-    """Returns a type in words for users, such as "a whole number or none"."""
+    """Returns a type in words for users, for example "a whole number or none"."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " or ".join(str(choice) for choice in arguments)

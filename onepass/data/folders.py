@@ -85,7 +85,7 @@ def class_names(folder: Path) -> list[str]:
     )
     if not names:
         raise DataError(f"{folder} has no class folders")
-    # some file systems cannot hold two folders with such names side by side
+    # some file systems cannot hold two folders with these names side by side
     spelled: dict[str, str] = {}
     for name in names:
         other = spelled.setdefault(name.strip().casefold(), name)

@@ -84,7 +84,7 @@ def repeatable_batches(test: Test) -> Iterable[Any]:
         return [test]
     if not isinstance(test, Iterable):
         raise InputError(f"test must be (x, y), a Dataset or batches, not {describe_type(test)}")
-    if iter(test) is test:  # an iterator, such as a generator
+    if iter(test) is test:  # an iterator, for example a generator
         raise InputError(
             "test is read again at every evaluation, but a generator can be read only once: give "
             "(x, y), a list of batches or a loader"

@@ -22,7 +22,7 @@ def sorted_classes(labels: Iterable[L]) -> list[L]:
     """
     found = set(labels)
     numbers = all(isinstance(label, int) or _is_number(label) for label in found)
-    # the text orders labels of the same number, such as "1" and "01"
+    # the text orders labels of the same number ("1" and "01")
     return sorted(found, key=lambda label: (int(label) if numbers else 0, str(label)))
 
 

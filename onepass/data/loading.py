@@ -74,7 +74,7 @@ def load(
     test
         Another .csv or .parquet with the same columns, to test on.
     options
-        Arguments of the function that makes the dataset, such as `classes` of `synthetic`.
+        Arguments of the function that makes the dataset, for example `classes` of `synthetic`.
 
     >>> load("digits").train_x.shape
     torch.Size([1442, 1, 8, 8])

@@ -1,4 +1,4 @@
-"""Makes a stream from text, such as `long-tail:rho=100,tasks=10`, or from a table: a dict with the
+"""Makes a stream from text (`long-tail:rho=100,tasks=10`), or from a table: a dict with the
 stream's name under `stream`, and its arguments."""
 
 from __future__ import annotations
