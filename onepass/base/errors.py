@@ -1,4 +1,5 @@
-"""The errors of onepass. An `OnepassError` is one that the user can correct."""
+"""The errors of onepass: an `OnepassError` is one that the user can correct, a `TrainingError` is a
+failure of training itself."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class TooLargeError(InputError):
 
 
 class UnknownNameError(OnepassError, LookupError):
-    """There is no method, dataset or setting of this name; the message suggests the nearest."""
+    """There is no method, dataset, setting or other entry of this name. The message lists the valid
+    names and suggests one that is similar."""
 
     def __init__(self, kind: str, name: str, valid: Iterable[str], more: str = "") -> None:
         names = sorted(valid)
@@ -41,7 +43,7 @@ class DataError(OnepassError):
 
 
 class CheckpointError(OnepassError):
-    """A file is not a checkpoint, or not one of this method or version."""
+    """A file is not a checkpoint, is damaged, or does not fit this learner, method or version."""
 
 
 class MissingEntryError(CheckpointError, KeyError):
@@ -51,7 +53,7 @@ class MissingEntryError(CheckpointError, KeyError):
 
 
 class WriteError(OnepassError, OSError):
-    """A file could not be written; its previous content is intact."""
+    """A file could not be written or appended to; its previous content is intact."""
 
 
 class RunError(OnepassError):
@@ -67,7 +69,8 @@ class TrainingError(RuntimeError):
 
 
 def error_name(problem: BaseException) -> str:
-    """Returns the name of the error's nearest class in this module, or "" if it has none here.
+    """Returns the name of the error's class, or of its nearest base class, in this module; "" if
+    none is defined here.
 
     >>> error_name(DataError("no file")), error_name(KeyError("lr"))
     ('DataError', '')

@@ -71,12 +71,12 @@ def check_dataset(
     """
     from onepass.data.verify import verify
 
-    findings = verify(_catalogue_entry(name), data_root(root))
-    for finding in findings:
-        print_text(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
-    bad = sum(not finding.good for finding in findings)
+    results = verify(_catalogue_entry(name), data_root(root))
+    for result in results:
+        print_text(f"{'ok   ' if result.good else 'WRONG'}  {result.text}")
+    bad = sum(not result.good for result in results)
     if bad:
-        raise DataError(f"{name} is damaged or incomplete: {bad} of {len(findings)} checks failed")
+        raise DataError(f"{name} is damaged or incomplete: {bad} of {len(results)} checks failed")
 
 
 @data_app.command(

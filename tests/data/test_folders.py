@@ -251,7 +251,7 @@ def test_a_published_dataset_in_folders_that_lacks_a_class_is_refused(tmp_path):
 def test_two_classes_of_the_same_name_are_refused(tmp_path, other):
     own(tmp_path / "mine")
     shutil.copytree(tmp_path / "mine" / "train" / "ant", tmp_path / "mine" / "train" / other)
-    refused(tmp_path / "mine", tmp_path / "mine" / "train", "same name", repr(other))
+    refused(tmp_path / "mine", tmp_path / "mine" / "train", "differ only in case", repr(other))
 
 
 @pytest.mark.parametrize("part", ["train", "test"])

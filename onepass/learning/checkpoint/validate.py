@@ -100,9 +100,7 @@ def _expect_moments(saved: Any, trainer: Trainer) -> None:
     expect_kind(saved, dict, "optimizer")
     for position, moments in saved.items():
         if position not in wanted:
-            raise CheckpointError(
-                f"optimizer has {position!r}, which no parameter of this network has"
-            )
+            raise CheckpointError(f"optimizer has {position!r}, which this learner does not use")
         expect_kind(moments, dict, f"optimizer.{position}")
         if moments:
             expect_alike(moments, wanted[position], f"optimizer.{position}")
