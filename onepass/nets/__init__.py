@@ -1,5 +1,5 @@
-"""Networks: a backbone that returns features, and the class head on top. Also what works on them:
-initialisation, optimisers, copies, gradients per sample, virtual steps and nearest-mean classifiers.
+"""Networks: a backbone that returns features, and the class head on top. Also initialisation,
+optimisers, copies, gradients per sample, virtual steps and nearest-mean classifiers.
 
 Modules here import `functional` and `base`. To add a network, write one file with `@network`, and
 import it here.

@@ -36,8 +36,8 @@ def backbone(net: str | nn.Module, shape: Shape, rng: torch.Generator) -> nn.Mod
 def _copy_of(net: nn.Module) -> nn.Module:
     if odd := [name for name, value in net.state_dict().items() if not isinstance(value, Tensor)]:
         raise InputError(
-            f"the net's state_dict holds {odd[0]!r}, which is not a tensor and cannot be saved: leave "
-            "it out of the state_dict"
+            f"the net's state_dict holds {odd[0]!r}, which is not a tensor and cannot be saved: "
+            "leave it out of the state_dict"
         )
     try:
         return copy.deepcopy(net)

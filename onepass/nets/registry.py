@@ -31,7 +31,8 @@ class Network:
     initialises: bool
 
     def shape_given(self, shape: Shape) -> Shape:
-        """Returns the shape of a sample after the network's own preprocessing, which `make` gets."""
+        """Returns the shape that `make` gets: that of a sample after the network's own
+        preprocessing."""
         if self.preprocess is None:
             return shape
         return tuple(self.preprocess(torch.zeros(1, *shape)).shape[1:])
@@ -42,7 +43,8 @@ class Network:
         if given not in self.takes:
             what = {"vectors": "feature vectors", "images": "images"}[given]
             raise InputError(
-                f"net {self.key!r} takes {self.takes}, but the samples are {what}: choose another net"
+                f"net {self.key!r} takes {self.takes}, but the samples are {what}: choose another "
+                "net"
             )
 
 
@@ -87,7 +89,7 @@ def network(
 
 def network_from_reference(reference: str) -> Network:
     """Returns the network of a function given as `package.module:name`. A function that is not
-    registered is assumed to take all samples, and its module keeps the values of its constructor."""
+    registered is assumed to take all samples, and its module keeps its constructor's values."""
     make = plugins.import_reference(reference)
     if not callable(make):
         raise InputError(f"net {reference!r} is not a function from a sample's shape to a module")

@@ -35,7 +35,7 @@ kernel = triton.jit(do_not_specialize=["pixels", "share", "parts"])
 
 @triton.jit
 def _tile(start, end, channels, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Returns the offsets of a program's next pixels and channels, and a mask of those that exist."""
+    """Returns the offsets of a program's next values, and a mask of those that exist."""
     pixel = start + tl.arange(0, PIXELS)[:, None]
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     return pixel.to(tl.int64) * channels + channel, (pixel < end) & (channel < channels)
