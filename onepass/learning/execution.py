@@ -73,7 +73,7 @@ class GraphEngine:
         """Runs the step, or replays its graph, which runs none of its Python. Returns its report.
         `replaying` is called before a replay."""
         if self.graph is None or x.shape != self.x.shape:
-            # batches of this shape, not counting replayed ones, since one of another shape
+            # eager batches of this shape, counted again after an eager one of another shape
             self.row = self.row + 1 if x.shape == self.size else 1
             self.size = x.shape
             if self.row <= WARM_UP:

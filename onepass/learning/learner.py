@@ -76,7 +76,7 @@ class Learner(ABC):
         `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), a registered name
         (`mlp`, `resnet18`, `resnet18-slim`; `onepass list networks`), or a module of your own that
         returns (samples, features) and is copied. `package.module:function` names a function from
-        the shape of a sample to such a module. Layers that are frozen in it (`requires_grad` False)
+        the shape of a sample to a module like that. Layers that are frozen in it (`requires_grad` False)
         stay frozen, with their BatchNorm statistics.
     head
         `trained`, or `frozen`: the first task trains its rows, and after the first task boundary no
@@ -338,9 +338,9 @@ class Learner(ABC):
 
     def end_task(self) -> bool:
         """Ends the current task, so that the method can finish its work on it before scores are
-        taken. `new_task` does so too. Returns whether the method did such work now: false for a
-        method without any, and if the task has ended already or has had no batch. If the work
-        fails, the learner is unfinished."""
+        taken. `new_task` does so too. Returns whether the method did any work now. This is false if
+        the method has none to do, if the task has ended already or if it has had no batch. If the
+        work fails, the learner is unfinished."""
         with self._exclusive():
             return self._end_task()
 

@@ -22,7 +22,7 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(Conv(inputs, outputs, 1, stride), Norm(outputs))
 
     def main(self, x: Tensor) -> Tensor:
-        """Returns the residual branch before its last norm. That norm also adds the shortcut."""
+        """Returns the residual branch before its last norm, `norm2`, which also adds the shortcut."""
         out: Tensor = self.conv2(self.norm1(self.conv1(x), relu=True))
         return out
 

@@ -52,7 +52,8 @@ class Norm(nn.BatchNorm2d):
     def _load_from_state_dict(
         self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *more: Any
     ) -> None:
-        """Loads a state. Sets the version, since torch would otherwise add the count of batches."""
+        """Loads a state. Gives it the current version, because torch would otherwise add a count of
+        batches to the state of an old one."""
         super()._load_from_state_dict(state, prefix, {**metadata, "version": self._version}, *more)
 
     def reset_running_stats(self) -> None:
