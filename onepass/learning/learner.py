@@ -76,8 +76,8 @@ class Learner(ABC):
         `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), a registered name
         (`mlp`, `resnet18`, `resnet18-slim`; `onepass list networks`), or a module of your own that
         returns (samples, features) and is copied. `package.module:function` names a function from
-        the shape of a sample to a module like that. Layers that are frozen in it (`requires_grad` False)
-        stay frozen, with their BatchNorm statistics.
+        the shape of a sample to a module of this kind. Layers of the module that are frozen
+        (`requires_grad` False) stay frozen, with their BatchNorm statistics.
     head
         `trained`, or `frozen`: the first task trains its rows, and after the first task boundary no
         row changes; rows of later classes keep their initial values.

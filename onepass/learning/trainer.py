@@ -385,7 +385,8 @@ class Trainer:
             self._mark_unfinished()
         try:
             self.optimizer.step()
-        except (TypeError, RuntimeError) as problem:  # for example, only some have moments
+        except (TypeError, RuntimeError) as problem:
+            # a kernel of all parameters fails, for example, if only some of them have moments
             raise TrainingError(f"the optimiser cannot go on: {problem}") from problem
         self.model.head.restore()  # spare and frozen rows do not move
         for part in self.parts.values():

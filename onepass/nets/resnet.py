@@ -22,13 +22,13 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(Conv(inputs, outputs, 1, stride), Norm(outputs))
 
     def main(self, x: Tensor) -> Tensor:
-        """Returns the residual branch before its last norm, `norm2`, which also adds the shortcut."""
+        """Returns the residual branch before its last norm, which also adds the shortcut."""
         out: Tensor = self.conv2(self.norm1(self.conv1(x), relu=True))
         return out
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut, out = in_parallel(x, self.shortcut, self.main)
-        # relu(norm2(out) + shortcut) in one call
+        # the last norm: relu(norm2(out) + shortcut) in one call
         return self.norm2(out, plus=shortcut, relu=True)  # type: ignore[no-any-return]
 
 

@@ -3,8 +3,8 @@
 In the backward pass each layer waits for the gradient of the next layer's input. Only the optimiser
 waits for gradients of weights. A captured step computes those on their own stream, which makes a
 ResNet18's step 3 % faster. Autograd runs a node's backward on the stream of its forward, so the
-gradient of the weights needs its own node, `_Weights`. The node does nothing in the forward pass. Its
-output is never read: it ties the node to the convolution, and its gradient is dy.
+gradient of the weights needs its own node, `_Weights`. The node does nothing in the forward pass.
+Its output is never read: it ties the node to the convolution, and its gradient is dy.
 
     y = x * w,    dx = dy * w^T,    dw = x^T * dy
 """
