@@ -183,6 +183,7 @@ class Trainer:
             self.model.head.capacity, dtype=torch.bool, device=self.torch_device
         )
         self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
+        self.log_seen = self.seen.float().log()
 
     def attach_parts(self, parts: dict[str, StatefulPart]) -> None:
         """Takes the parts of a learner and adds the moving averages to them. From now on all are
@@ -452,6 +453,7 @@ class Trainer:
     def classes_changed(self) -> None:
         """Updates the mask of old classes, and gives the parts the masks."""
         torch.logical_and(self.seen, ~self.new, out=self.old)
+        self.log_seen.copy_(self.seen.log())
         for part in self.parts.values():
             part.classes_are(self.seen, self.new)
 
@@ -466,6 +468,7 @@ class Trainer:
         self.seen = optimisers.pad_rows(self.seen, extra)
         self.new = optimisers.pad_rows(self.new, extra)
         self.old = optimisers.pad_rows(self.old, extra)
+        self.log_seen = self.seen.float().log()
         for part in self.parts.values():
             part.grow(capacity)
 

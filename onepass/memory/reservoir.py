@@ -42,7 +42,8 @@ class Reservoir(Store):
 
     def _add_on_host(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """Stores the same samples in the same slots on the CPU, where reading numbers is cheap.
-        Late in a stream it writes nothing for most batches, because it drops all their samples."""
+        Late in a stream most batches write nothing, and others a sample or two, so that a loop over
+        samples is faster than one write."""
         offered, size = int(self.offered), int(self.size)
         slots = (
             size + i if size + i < self.capacity else int(uniform * (offered + i + 1))
@@ -50,10 +51,10 @@ class Reservoir(Store):
         )
         # a later sample of the batch with the same slot overwrites an earlier one
         last = {slot: i for i, slot in enumerate(slots) if slot < self.capacity}
-        if last:
-            chosen = torch.tensor(list(last.values()))
-            kept = {name: values[chosen] for name, values in fields.items()}
-            self.write(torch.tensor(list(last)), x[chosen], y[chosen], **kept)
+        for slot, i in last.items():
+            self.x[slot], self.y[slot] = x[i], y[i]
+            for name, values in fields.items():
+                self.fields[name][slot] = values[i]
 
     def _uniform(self, count: int) -> Tensor:
         device = self.rng.device
