@@ -11,7 +11,7 @@ previous network's logits of the same view:
 Departures: one pass over the stream and one head. The paper trains for many epochs, first the new
 rows alone, and knows the task of each test sample.
 Cost: the batch, forward and backward, and a forward pass through the previous network. No sample is
-kept. The previous network is kept, which is as large as the network itself.
+kept, but the previous network is, which is as large as the network itself.
 """
 
 from __future__ import annotations

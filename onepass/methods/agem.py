@@ -9,7 +9,7 @@ the stream batch X^new, r that of a draw X^buf from the memory, both at the same
     theta <- optimiser(theta, g~)
 
 Hence g~.r >= 0 from the second task on. If g and r are in conflict (g.r < 0), g~.r = 0. If not, g~
-= g.
+is g.
 
 Decisions:
 

@@ -70,8 +70,8 @@ def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:
     """
     order = distance.argsort(dim=1, stable=True)  # nearest first                        (j, n)
     ordered = F.pad(match.gather(1, order).float(), (0, 1))  # e_m, and e_{n+1} = 0  (j, n + 1)
-    rank = torch.arange(1, distance.shape[1] + 1, device=distance.device)  # m
-    # s(m) - s(m + 1)                                                                    (j, n)
+    rank = torch.arange(1, distance.shape[1] + 1, device=distance.device)  # rank m
+    # differences of the header's equation: s(m) - s(m + 1)                              (j, n)
     steps = -ordered.diff(dim=1) * (rank.clamp(max=k) / (k * rank))
     # cumulative sum from the far end: torch.cumsum is not deterministic on a GPU
     values = steps @ (rank.unsqueeze(1) >= rank).float()
@@ -204,8 +204,8 @@ class ASER(Replay):
         total = min(self.eligible + self.half, self.memory)
         slots = self.store.round_robin_slots(total)  # C, then E
         candidates, evaluation, new = self.embed(slots, self.eligible, stream)
-        helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # E_{j in E}  (C)
-        intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # E_{j in X^new}  (C)
+        helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # mean over E  (C)
+        intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # over X^new  (C)
         count = min(self.replay, len(helps))
         best = slots.index_select(0, (helps - intrudes).topk(count).indices)
 
@@ -222,7 +222,7 @@ class ASER(Replay):
         number = torch.arange(len(stream.y), device=self.trainer.torch_device)
         waits = self.store.size + number >= self.memory  # no slot is free for it          (b)
         self.store.add(stream.x, stream.y)
-        judges = self.store.round_robin_slots(self.half)  # E                              (h)
+        judges = self.store.round_robin_slots(self.half)  # set E                          (h)
         slots = self.store.other_slots(self.half, judges)  # the memory's candidates       (h)
         evaluation, stored, new = self.embed(torch.cat([judges, slots]), self.half, stream)
         candidates = stored.then(new._replace(weight=waits.float()))

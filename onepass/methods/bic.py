@@ -250,7 +250,7 @@ class BiC(Replay):
         replay = self.store.draw(self.replay, fallback=stream)  #         (r)
         (both_out,) = self.forward(stream.then(replay))  # o of X  (b + r, C)
         taught = self.previous(both_out.views)
-        taught = self.correction.taught_factor * taught + self.correction.taught_shift  # o'
+        taught = self.correction.taught_factor * taught + self.correction.taught_shift  # logits o'
 
         share = self.old.sum() / self.seen.sum()  # lambda
         old_loss = distillation(both_out, taught, self.previous.known, self.temperature)

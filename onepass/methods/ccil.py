@@ -158,8 +158,9 @@ class CCIL(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                                    (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^ex                        (r)
-        stream_out, replay_out = self.forward(stream, replay, apart=True)  # o      (b, C) (r, C)
-        taught = self.previous(torch.cat([stream_out.views, replay_out.views]))  # o'  (b + r, C)
+        stream_out, replay_out = self.forward(stream, replay, apart=True)  # logits (b, C) (r, C)
+        # logits o' of the previous network                                               (b + r, C)
+        taught = self.previous(torch.cat([stream_out.views, replay_out.views]))
         stream_taught, replay_taught = torch.split(taught, [len(stream_out.y), len(replay_out.y)])
 
         is_new = self.new.index_select(0, stream_out.y)

@@ -38,7 +38,7 @@ Decisions:
 Departures from the paper: none in the sampler.
 Departures from the authors' code: it keeps the first floor(M / all classes) samples of each class,
 because it knows the number of all classes. It trains in half precision. It reports the best pass,
-chosen on the test set; here it is the last pass. It shifts (by up to 4 pixels) and mirrors images
+chosen on the test set; here the last pass counts. It shifts (by up to 4 pixels) and mirrors images
 at random; here they are cropped and greyed. `mirror`, in the preset `official`, trains each image
 and its mirror image in every batch, not one of the two. Their MNIST runs have 128 passes. CutMix is
 not used for vectors and images of one channel, as in their code.

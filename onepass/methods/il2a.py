@@ -14,9 +14,9 @@ Each unordered pair {y_i, y_j} is an auxiliary class with its own row behind the
 Auxiliary rows start anew with each task.
 
 Semantic augmentation. mu_k, the prototype of class k, and Sigma_k are the mean and the covariance
-of its features. Instead of features drawn around the prototype, the loss has a bound of their mean
-cross-entropy. For features drawn from the normal distribution of mean mu_k and covariance s Sigma_k
-it is at most the cross-entropy of the logits
+of its features. The authors replace features drawn around the prototype by a bound. The mean
+cross-entropy of features from the normal distribution with mean mu_k and covariance s Sigma_k is at
+most that of the logits
 
     o_kc = w_c mu_k + b_c + s/2 (w_c - w_k)^T Sigma_k (w_c - w_k)        (s = 2.5)
 
@@ -84,9 +84,9 @@ from onepass.nets import build
 from onepass.nets.optimisers import reset_rows
 
 MIXED = 4  # mixtures for each image
-BETA = 20
+BETA = 20  # both parameters of the Beta distribution of l
 NEAREST_TO_HALF = 0.1  # a share l further from 1/2 becomes 1/2
-SPREAD = 2.5  # s
+SPREAD = 2.5  # s, the factor of Sigma_k
 
 
 def mixing_shares(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
@@ -187,8 +187,8 @@ class IL2A(Replay):
     previous: PreviousNetwork = field(init=False)
     traits: ClassVar[Traits] = Traits(
         unsupported={
-            "distil": "logits are divided by a temperature, and half of them are of mixtures or stand for "
-            "features drawn around prototypes (the mean features of old classes)"
+            "distil": "logits are divided by a temperature, and half of them are of mixtures or "
+            "stand for features drawn around prototypes (the mean features of old classes)"
         },
         exempt={
             "devices_agree": "mixtures are drawn by the device's own generator",

@@ -186,7 +186,7 @@ class LUCIR(Replay):
         features = self.model.features(views)  # features h                          (b + r, F)
         self.imprint(features, samples.y, samples.weight)
         cosine = self.model.on(head.cosines, features)  #                            (b + r, C)
-        out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # o  (b + r, C)
+        out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # logits (b + r, C)
         self.trainer.record_forward([out], [samples])
 
         label_loss = cross_entropy(out, among=self.seen)

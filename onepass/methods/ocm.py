@@ -287,7 +287,7 @@ class OCM(Replay):
             return {"L_n": stream_contrast(new)}, None
 
         replay = self.draw_replay(stream)  # X^buf                                  (r)
-        turns = [self.rotate(batch) for batch in (stream, replay)]  # R(X)  (R b) (R r)
+        turns = [self.rotate(batch) for batch in (stream, replay)]  # maps R(X)  (R b) (R r)
         new, held = self.embed([stream, replay], turns)
         (out,) = self.forward(replay)  # o of an augmented view                  (r, C)
         # z' and o'                                                     (R r, d) (r, C)

@@ -137,7 +137,7 @@ class SCR(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # (b)
         loss = torch.zeros((), device=self.trainer.torch_device)
-        # In step 0 the memory is empty. A CUDA graph, which cannot branch, is captured later.
+        # In step 0 the memory is empty. The branch is safe: no graph is captured before step 2.
         if self.steps:
             replay = self.store.draw(self.replay, fallback=stream)  # (r)
             loss = self.contrast(stream.then(replay))

@@ -170,8 +170,8 @@ class SSIL(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                               (b)
         replay = self.store.draw(self.replay, fallback=stream, among=self.old)  # X^buf  (r)
-        (both_out,) = self.forward(stream.then(replay))  # o                      (b + r, C)
-        taught = self.previous(both_out.views)  # o'                              (b + r, C)
+        (both_out,) = self.forward(stream.then(replay))  # logits o               (b + r, C)
+        taught = self.previous(both_out.views)  # logits o'                       (b + r, C)
 
         is_new = self.new[both_out.y]  # y in N, else y in O                         (b + r)
         rivals = torch.where(is_new.unsqueeze(1), self.new, self.old)  #          (b + r, C)
