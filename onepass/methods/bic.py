@@ -248,7 +248,7 @@ class BiC(Replay):
         held = self._held  # samples of V, not of X                       (b)
         stream = Samples.of(x, y)._replace(weight=(~held).float())
         replay = self.store.draw(self.replay, fallback=stream)  #         (r)
-        (both_out,) = self.forward(stream.then(replay))  # o of X  (b + r, C)
+        (both_out,) = self.forward(stream.then(replay))  # logits o  (b + r, C)
         taught = self.previous(both_out.views)
         taught = self.correction.taught_factor * taught + self.correction.taught_shift  # logits o'
 

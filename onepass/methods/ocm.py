@@ -289,7 +289,7 @@ class OCM(Replay):
         replay = self.draw_replay(stream)  # X^buf                                  (r)
         turns = [self.rotate(batch) for batch in (stream, replay)]  # maps R(X)  (R b) (R r)
         new, held = self.embed([stream, replay], turns)
-        (out,) = self.forward(replay)  # o of an augmented view                  (r, C)
+        (out,) = self.forward(replay)  # logits o of an augmented view           (r, C)
         # z' and o'                                                     (R r, d) (r, C)
         past, taught = self.previous_outputs(turns[1], self.views(replay.x))
         to_past = held._replace(z=held.z[:1] / self.scale, key=past.view_as(held.key[:1]))
