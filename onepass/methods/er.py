@@ -5,17 +5,20 @@ batch. X^buf is a draw from the memory, current classes included:
 
     L = E_{X^new} -log p_y + E_{X^buf} -log p_y        loss="sum": two means
     L = E_{X^new u X^buf} -log p_y                     loss="mean": one mean over all
-    L = E_{X^mix} -log p_y                             balanced=20: see below
+    L = E_{X^mix} -log p_y                             `balanced`: see below
 
 Departures: the softmax runs over the classes seen so far. Reference codes differ in two places that
 change results, so both are settings. `forwards` is one joint forward pass of stream and replay or
 two separate ones, which changes the statistics that BatchNorm sees. `loss` is the sum of two means
-or one mean. Stream and replay then weigh 1 : 1 or 10 : 64.
+or one mean. With batches of 10 and 64 replayed samples, stream and replay weigh 1 : 1 in the sum
+and 10 : 64 in the mean.
 
-With `balanced`, the step trains one batch X^mix of this size. Every class has the same share of it,
-as in section 4 of GSA's paper ("dealing with data imbalance"). N_new = max(int(balanced |N| /
-|seen|), 1) samples come from the stream; its other samples are not trained. The rest are samples of
-old classes from the memory. Slots that the stream batch cannot fill stay empty.
+With `balanced`, the step trains one batch X^mix of this size instead. Every class has the same
+share of it, as in section 4 of GSA's paper ("dealing with data imbalance"). N are the classes that
+are new since the last boundary. N_new = max(floor(balanced |N| / |seen| + 1/2), 1) samples of new
+classes come from the stream; its other samples of new classes are not trained. The rest are samples
+of old classes: those of the stream batch, then random ones from the memory. Slots that these
+sources cannot fill stay empty.
 
 Cost: batch + replay images (or `balanced`, if set), forward and backward. Kept: raw samples and
 labels.
@@ -58,7 +61,8 @@ class ER(Replay):
     loss
         `sum` of the means over stream and replay, or one `mean` over all samples.
     balanced
-        Size of one balanced batch X^mix that replaces stream and replay; none: no such batch.
+        Size of one batch X^mix in which all classes have equal shares, trained instead of stream
+        and replay; none: train stream and replay.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -135,12 +139,13 @@ class ER(Replay):
         return Step.of(loss, *outputs)
 
     def _balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
-        mix = store.mixed(Samples.of(x, y))  # X^mix  (m)
-        (mix_out,) = self.forward(mix)  # logits   (m, C)
+        mix = store.mixed(Samples.of(x, y))  # batch X^mix  (m)
+        (mix_out,) = self.forward(mix)  # logits         (m, C)
         loss = cross_entropy(mix_out, among=self.seen)
 
         self.keep(x, y)
         self.descend(loss)
-        is_new = self.new[mix_out.y]  # new samples come from the stream, old ones from the memory
+        # reported like stream and replay: new classes first, which come from the stream alone
+        is_new = self.new[mix_out.y]
         sides = (mix_out._replace(weight=mix_out.weight * side) for side in (is_new, ~is_new))
         return Step.of(loss, *sides)
