@@ -1,4 +1,5 @@
-"""Finished runs as rows: one per method, dataset, memory and variant, with means over its seeds."""
+"""Groups finished runs into rows: one for each method, dataset, memory and variant. A row has means
+over its seeds."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from onepass.runs.result import Result
 from onepass.runs.variant import FOLDER, REVISION, Variant
 
 ROW_KEYS = ("method", "variant", "dataset", "memory")  # two rows differ in at least one of these
-# Settings that follow from others, or that the variant names because they only say how to compute.
+# Settings that never split a row. They follow from other fields, or (precision and engine) the
+# variant names them already.
 IMPLIED = {"seed", "device", "memory", "mean", "std", "precision", "engine"}
 
 
@@ -51,7 +53,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: the results of runs that differ in nothing but the seed."""
+    """A row of a table: the results of runs that differ only in the seed, and perhaps in the
+    machine."""
 
     results: Sequence[Result]
 
@@ -105,7 +108,7 @@ class Row:
     @cached_property
     def kept(self) -> int | None:
         """Bytes kept between batches: stored samples with their extra fields, and copies of the
-        network. The largest value over the runs."""
+        network. The largest value over the runs; None if no run recorded it."""
         results = self.results
         known = [
             run.memory_bytes + run.copy_bytes for run in results if run.memory_bytes is not None
@@ -114,7 +117,8 @@ class Row:
 
     @cached_property
     def trained_at_scores(self) -> int:
-        """Images that a run trains on whenever it is scored; its steps do not count them."""
+        """Images that a whole run trains on when it is scored, outside of its steps. The largest
+        value over the runs."""
         beside = [result.images_beside_steps.get("scores", {}) for result in self.results]
         return max(images.get("trained", 0) for images in beside)
 
@@ -135,7 +139,7 @@ class Row:
 
 
 def summarise(results: Sequence[Result], *, per_run: bool = False) -> list[Row]:
-    """Returns a row for each group of runs, or for each run."""
+    """Returns the rows of `group_by_row`; with `per_run`, a row for each of their runs."""
     groups = group_by_row(results)
     if per_run:
         groups = [[run] for group in groups for run in group]
@@ -147,9 +151,10 @@ def group_by_row(results: Sequence[Result]) -> list[list[Result]]:
 
     Runs share a row if they share method, revision, variant, dataset and memory. Copies of a run
     count once: one that lies in two folders, or that was made for two sizes of a memory it does
-    not use. The variant gets a word more where it would hide a difference: a revision other than
-    the method's present one, or settings of a preset that has changed. Datasets that share a name
-    are shown by more of their paths.
+    not use. The variant gets a word more if it would hide a difference: a revision other than the
+    method's present one, settings of a preset that has changed, or the folder if a seed has several
+    results. Datasets that share a name are shown by more of their paths. Raises an InputError if a
+    folder has two results of one seed.
     """
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Result]] = {}
     revisions: dict[tuple[Any, ...], set[int]] = {}
@@ -169,7 +174,7 @@ def group_by_row(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def with_distinct_datasets(results: Sequence[Result]) -> list[Result]:
-    """Returns the results, renamed so that no two datasets share a name."""
+    """Returns the results, with names of their datasets that differ if the data do."""
     names = _dataset_names(results)
     return [
         replace(result, dataset=names[result.dataset, _data_identity(result)]) for result in results
@@ -177,10 +182,11 @@ def with_distinct_datasets(results: Sequence[Result]) -> list[Result]:
 
 
 def _with_revision(result: Result, revisions: set[int]) -> Result:
-    """Adds the revision to the variant unless it is the present one.
+    """Returns the result, with its revision in the variant unless that is the present one.
 
-    `revisions` are those of all results that otherwise look the same. Revision 0 means that the run
-    is older than the counting of revisions. It is named "unknown", but only beside another one.
+    `revisions` are those of all results that otherwise look the same. The highest of them stands
+    for the present one of a method that is not registered. Revision 0 means that the run is older
+    than the counting of revisions. It is named "unknown", but only beside another one.
     """
     method, revision = registry.facts(result.method), result.revision
     if revision == (method.revision if method else max(revisions)) or revisions == {0}:
@@ -190,10 +196,11 @@ def _with_revision(result: Result, revisions: set[int]) -> Result:
 
 
 def _split_by_settings(runs: list[Result]) -> list[list[Result]]:
-    """Splits runs with equal variants whose settings differ, since a preset changed between them.
+    """Returns the rows of runs whose variants are equal. Runs whose settings differ, because a
+    preset changed between them, get rows of their own.
 
-    The differing settings join the variant. Old runs that do not record their settings become a row
-    of their own.
+    The differing settings join the variant. If some differ, old runs that do not record their
+    settings are a row of their own.
     """
     recorded = [run.settings for run in runs if run.settings] or [{}]
     common = set.intersection(*map(set, recorded)) - IMPLIED
@@ -209,8 +216,8 @@ def _split_by_settings(runs: list[Result]) -> list[list[Result]]:
 
 
 def _data_identity(result: Result) -> str:
-    """Returns the name of one of our datasets, or the checksum of the user's own data (their path,
-    in an older result)."""
+    """Returns the name of a dataset of onepass, or the checksum of the user's own data. An older
+    result has no checksum: there it is their path."""
     own = is_path(result.dataset_identity)
     return (result.data_sha256 if own else "") or result.dataset_identity
 
@@ -235,9 +242,10 @@ def _dataset_names(results: Sequence[Result]) -> dict[tuple[str, str], str]:
 
 
 def _split_repeated_seeds(runs: list[Result]) -> list[list[Result]]:
-    """Splits runs in which a seed has several results, for example of two versions of onepass.
+    """Returns all runs as one row, or several rows if a seed has several results, for example of
+    two versions of onepass.
 
-    Each folder of runs, or file of lines, then becomes a row, and its name joins the variant.
+    Each folder of runs, or results file, then becomes a row, and its name joins the variant.
     """
     if len({run.seed for run in runs}) == len(runs):
         return [runs]
@@ -258,14 +266,16 @@ def _split_repeated_seeds(runs: list[Result]) -> list[list[Result]]:
 def _first_of_each_seed(runs: list[Result]) -> list[Result]:
     """Returns the first run of each seed in a folder.
 
-    A method without a memory may be there once per size of the memory, with other bits on a GPU.
-    Any other repeated seed is an error.
+    A method without a memory may have been run again for each size of the memory. On a GPU those
+    results may differ in their last bits. Any other repeated seed is an InputError.
     """
     first: dict[int, Result] = {}
     for run in runs:
         known = first.setdefault(run.seed, run)
         if known is not run and run.memory:
-            raise InputError(f"{known.out} and {run.out} are two results of one seed")
+            raise InputError(
+                f"{known.out} and {run.out} are two results of one seed: remove one of them"
+            )
     return list(first.values())
 
 
