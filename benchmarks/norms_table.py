@@ -15,10 +15,8 @@ from typing import Any
 
 from onepass.report.table import Cell, Table, markdown
 
-PREDICTS = {
-    "er": "growing 16",
-    "derpp": "growing 16",
-}  # the rule of the preset; others use `arrivals`
+# the rule of averaging in the method's preset; other methods use `arrivals 0.25`
+PREDICTS = {"er": "growing 16", "derpp": "growing 16"}
 COLUMNS = {
     "running": [""],
     "memory": [", memory's norms"],

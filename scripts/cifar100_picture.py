@@ -28,10 +28,7 @@ PRESETS = {
     "best": "tuned, and distilled from its average",
 }
 COLOURS = {"common": "#4878a8", "official": "#e1923e", "tuned": "#3f8f5b", "best": "#8a4fa3"}
-IGNORED = (
-    "precision",
-    "every",
-)  # settings that do not make another variant: how to compute, when to score
+IGNORED = ("precision", "every")  # how to compute and how often to score: not another variant
 
 
 def accuracies_by_preset() -> dict[str, dict[str, list[float]]]:

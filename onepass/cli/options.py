@@ -120,7 +120,7 @@ Set = Annotated[
 Preset = Annotated[
     str,
     typer.Option(
-        help=f"{', '.join(PRESETS)}; see: onepass list presets METHOD.",
+        help=f"{', '.join(PRESETS)}; see: onepass list presets.",
         autocompletion=complete_words(*PRESETS),
     ),
 ]

@@ -50,7 +50,7 @@ def table_command(
         typer.Option(
             metavar="METHOD",
             help="Compare with a method by paired tests over shared seeds ('METHOD VARIANT' if it "
-            "has several rows), or with the figures of papers by the word published; repeatable.",
+            "has several rows); published: with the published figures; repeatable.",
             autocompletion=shared.complete_words(PUBLISHED),
         ),
     ] = None,
