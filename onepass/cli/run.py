@@ -74,7 +74,7 @@ def run_command(
     ] = Job.dataset,
     data_root: shared.DataRoot = None,
     image_size: Annotated[
-        int | None, typer.Option(min=1, help="Scale your own images to this many pixels.")
+        int | None, typer.Option(min=1, help="Scale your own images to this many pixels a side.")
     ] = Job.image_size,
     test_fraction: Annotated[
         float | None,
