@@ -70,10 +70,11 @@ def device_type(name: str) -> str:
 def selected_gpu(name: str) -> AbstractContextManager[object]:
     """Makes this GPU the default for streams, graphs and kernels that name no GPU; does nothing for
     a device without a number."""
+    if device_type(name) == name:
+        return nullcontext()
     import torch
 
-    numbered = device_type(name) != name and torch.cuda.is_available()
-    return torch.cuda.device(name) if numbered else nullcontext()
+    return torch.cuda.device(name) if torch.cuda.is_available() else nullcontext()
 
 
 @contextmanager

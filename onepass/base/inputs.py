@@ -122,7 +122,7 @@ def as_labels(y: Any, count: int) -> list[Label]:
     if isinstance(y, list | tuple):  # NumPy would turn ["cat", 7] into two strings
         return _expect_one_kind(y)
     if isinstance(given, Tensor) or given.dtype.kind in NUMBERS:
-        return _integer_labels(_as_tensor(given, "y"))
+        return _integer_labels(given if isinstance(given, Tensor) else _as_tensor(given, "y"))
     return _expect_one_kind(_as_list(given))
 
 

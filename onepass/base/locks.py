@@ -30,32 +30,46 @@ class LearnerLock:
         if not self._changing.acquire(blocking=False):
             raise InputError("this learner is learning already: it takes one batch after another")
         try:
-            with self.reading():
+            self._take_turn()
+            try:
                 yield
+            finally:
+                self._end_turn()
         finally:
             self._changing.release()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Holds the lock for predicting or saving: between two steps, never during one."""
+        self._take_turn()
+        try:
+            yield
+        finally:
+            self._end_turn()
+
+    def _take_turn(self) -> None:
         me = threading.get_ident()
         with self._news:
             if me not in self._queue:
                 self._queue.append(me)
-            try:
-                self._news.wait_for(lambda: self._queue[0] == me)
-            except BaseException:  # an interrupt: the other threads must not wait for this one
-                self._queue.remove(me)
-                self._news.notify_all()
-                raise
+            if self._queue[0] != me:
+                self._wait_for_turn(me)
             self._depth += 1
+
+    def _wait_for_turn(self, me: int) -> None:
         try:
-            yield
-        finally:
-            with self._news:
-                self._depth -= 1
-                if not self._depth:
-                    self._queue.popleft()
+            self._news.wait_for(lambda: self._queue[0] == me)
+        except BaseException:  # an interrupt: the other threads must not wait for this one
+            self._queue.remove(me)
+            self._news.notify_all()
+            raise
+
+    def _end_turn(self) -> None:
+        with self._news:
+            self._depth -= 1
+            if not self._depth:
+                self._queue.popleft()
+                if self._queue:
                     self._news.notify_all()
 
     def __reduce__(self) -> tuple[type[LearnerLock], tuple[()]]:

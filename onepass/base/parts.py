@@ -3,7 +3,7 @@ outputs, stateful parts and steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -80,6 +80,23 @@ class Output(NamedTuple):
     def clone(self) -> Output:
         """Returns a copy with its own tensors and without views."""
         return Output(self.logits.clone(), self.y.clone(), self.weight.clone())
+
+
+class Outputs(list[Output]):
+    """The outputs of several batches, one for each. `logits` holds the logits of all of them if one
+    forward pass gave them in this order."""
+
+    def __init__(self, outputs: Iterable[Output], logits: Tensor | None = None) -> None:
+        super().__init__(outputs)
+        self.logits = logits
+
+    @property
+    def together(self) -> Output:
+        """Returns all outputs as one, without cutting logits and joining them again."""
+        if self.logits is None:
+            return Output.of_all(self)
+        y, weight = torch.cat([out.y for out in self]), torch.cat([out.weight for out in self])
+        return Output(self.logits, y, weight)
 
 
 class StatefulPart:

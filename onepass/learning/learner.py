@@ -30,7 +30,7 @@ from onepass.base.errors import (
     TrainingError,
 )
 from onepass.base.locks import LearnerLock
-from onepass.base.parts import ImageCount, Label, Output, Samples, Step, parts_of
+from onepass.base.parts import ImageCount, Label, Outputs, Samples, Step, parts_of
 from onepass.base.settings import (
     Preset,
     constructor_call,
@@ -236,6 +236,12 @@ class Learner(ABC):
         return self.trainer.seen
 
     @property
+    def log_seen(self) -> Tensor:
+        """The logarithm of `seen`, (C), computed when classes arrive: added to logits, it restricts
+        a softmax to the classes seen."""
+        return self.trainer.log_seen
+
+    @property
     def new(self) -> Tensor:
         """A mask (C) of the rows whose class arrived after the last boundary."""
         return self.trainer.new
@@ -245,13 +251,13 @@ class Learner(ABC):
         """A mask (C) of the rows whose class arrived before the last boundary."""
         return self.trainer.old
 
-    def forward(self, *batches: Samples, apart: bool = False) -> list[Output]:
+    def forward(self, *batches: Samples, apart: bool = False) -> Outputs:
         """Returns the logits of each batch's views. One forward pass takes all batches, so that
         BatchNorm normalises them together; with `apart` each batch has its own forward pass."""
         x = batches[0].x if len(batches) == 1 else torch.cat([batch.x for batch in batches])
         return self._forward_apart(x, batches) if apart else self._forward(x, batches)
 
-    def _forward(self, x: Tensor, batches: Sequence[Samples]) -> list[Output]:
+    def _forward(self, x: Tensor, batches: Sequence[Samples]) -> Outputs:
         views, logits = self.model.view_forward(x, self.views)
         sizes = [len(batch.y) for batch in batches]
         pieces = self.views.cut(logits, sizes)
@@ -261,14 +267,14 @@ class Learner(ABC):
             for index, batch in enumerate(batches)
         ]
         self.trainer.record_forward(outputs, batches)
-        return outputs
+        return Outputs(outputs, logits if self.views.per_sample == 1 else None)
 
     def _piece(self, views: Tensor, sizes: list[int], index: int) -> Tensor:
         return self.views.cut(views, sizes)[index]
 
-    def _forward_apart(self, x: Tensor, batches: Sequence[Samples]) -> list[Output]:
+    def _forward_apart(self, x: Tensor, batches: Sequence[Samples]) -> Outputs:
         sizes = [len(batch.y) for batch in batches]
-        outputs = []
+        outputs = Outputs([])
         for batch, piece in zip(batches, self.views.cut(self.views(x), sizes), strict=True):
             logits = self.model.train_forward(piece)
             outputs.append(self.trainer.output(logits, batch, partial(Tensor.detach, piece)))

@@ -179,6 +179,7 @@ class Trainer:
             self.model.head.capacity, dtype=torch.bool, device=self.torch_device
         )
         self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
+        self.log_seen = self.seen.float().log()
 
     def attach_parts(self, parts: dict[str, StatefulPart]) -> None:
         """Adopts the parts of a learner and adds the moving averages. From now on they are saved
@@ -437,6 +438,7 @@ class Trainer:
 
     def classes_changed(self) -> None:
         torch.logical_and(self.seen, ~self.new, out=self.old)
+        self.log_seen.copy_(self.seen.log())
         for part in self.parts.values():
             part.classes_are(self.seen, self.new)
 
@@ -451,6 +453,7 @@ class Trainer:
         self.seen = optimisers.pad_rows(self.seen, extra)
         self.new = optimisers.pad_rows(self.new, extra)
         self.old = optimisers.pad_rows(self.old, extra)
+        self.log_seen = self.seen.float().log()
         for part in self.parts.values():
             part.grow(capacity)
 

@@ -40,17 +40,17 @@ class Reservoir(Store):
 
     def _add_on_host(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """Does the same on the CPU, where reading numbers is cheap. Late in a stream it writes
-        nothing for most batches, because none of their samples is kept."""
+        nothing for most batches, and a sample or two for others: faster one by one."""
         offered, size = int(self.offered), int(self.size)
         slots = (
             size + i if size + i < self.capacity else int(uniform * (offered + i + 1))
             for i, uniform in enumerate(self._uniform(len(y)).tolist())
         )
         last = {slot: i for i, slot in enumerate(slots) if slot < self.capacity}
-        if last:
-            chosen = torch.tensor(list(last.values()))
-            kept = {name: values[chosen] for name, values in fields.items()}
-            self.write(torch.tensor(list(last)), x[chosen], y[chosen], **kept)
+        for slot, i in last.items():
+            self.x[slot], self.y[slot] = x[i], y[i]
+            for name, values in fields.items():
+                self.fields[name][slot] = values[i]
 
     def _uniform(self, count: int) -> Tensor:
         device = self.rng.device

@@ -7,6 +7,7 @@ on the stored samples would make the host wait for the device.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,10 @@ def draw_distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple
     pool, device = OVERSAMPLING * count, population.device
     shape = (2, *population.shape, pool)
     # `uniform` draws with replacement; the distinct integers with the smallest `key` are kept
-    uniform, key = torch.rand(shape, generator=rng, device=device, dtype=widest_float(device))
+    both = torch.rand(shape, generator=rng, device=device, dtype=widest_float(device))
     if is_on_host(population) and population.numel() <= FEW:
-        return _draw_distinct_on_host(count, population, uniform.numpy(), key.numpy())
+        return _draw_distinct_on_host(count, population, *both.numpy())
+    uniform, key = both
     many = population.unsqueeze(-1)
     listed = torch.arange(pool, device=device, dtype=torch.int32)
     cycled = listed % many.clamp(min=1)  # all integers below `many`, repeatedly
@@ -69,16 +71,23 @@ def _draw_distinct_on_host(
 
 def _draw_once_on_host(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Array]:
     """Draws from one population of `many`. Overwrites `key`."""
-    if many <= len(key):
-        drawn = np.arange(len(key)) % max(many, 1)
-        key[many:] = np.arange(NEVER + many, NEVER + len(key))
+    pool = len(key)
+    late = _late_keys(pool)
+    if many <= pool:
+        drawn = np.arange(pool) % max(many, 1)
+        key[many:] = late[many:]
     else:
         drawn = (uniform * many).astype(np.int64)
         drawn.sort()
-        repeated = np.flatnonzero(drawn[1:] == drawn[:-1]) + 1
-        key[repeated] = NEVER + repeated
+        np.putmask(key[1:], drawn[1:] == drawn[:-1], late[1:])
     chosen = key.argsort()[:count]
-    return drawn[chosen], key[chosen] < NEVER
+    return drawn.take(chosen), key.take(chosen) < NEVER
+
+
+@lru_cache
+def _late_keys(pool: int) -> Array:
+    """Returns the keys of repetitions, which sort behind genuine integers, in their order."""
+    return np.arange(NEVER, NEVER + pool)
 
 
 def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:

@@ -27,11 +27,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.parts import ImageCount, Output, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
-from onepass.functional.losses import cross_entropy, normalised_weights, sample_cross_entropy
+from onepass.functional.losses import cross_entropy, normalised_weights
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.memory import MixedReservoir, Store
@@ -117,22 +118,21 @@ class ER(Replay):
             return self._balanced_step(self.store, x, y)
         stream = Samples.of(x, y)  # X^new                                                      (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf                         (r)
-        apart = self.forwards == "separate"
-        stream_out, replay_out = self.forward(stream, replay, apart=apart)  # logits  (b, C) (r, C)
+        outputs = self.forward(stream, replay, apart=self.forwards == "separate")  # (b, C) (r, C)
 
-        outputs = (stream_out, replay_out)
-        each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y    (b + r)
-        weights = [out.weight for out in outputs]
+        out = outputs.together  # logits of both                                         (b + r, C)
+        logits = out.logits + self.log_seen  # -inf for classes not seen yet             (b + r, C)
+        each = F.cross_entropy(logits, out.y, reduction="none")  # -log p_y                 (b + r)
         if self.loss == "sum":
             # 1/b for stream samples, 1/r for replayed ones                                 (b + r)
-            shares = torch.cat([normalised_weights(weight) for weight in weights])
+            shares = torch.cat([normalised_weights(batch.weight) for batch in outputs])
         else:
-            shares = normalised_weights(torch.cat(weights))  # 1 / (b + r)
+            shares = normalised_weights(out.weight)  # 1 / (b + r)
         loss = torch.dot(each, shares)
 
         self.keep(x, y)
         self.descend(loss)
-        return Step.of(loss, stream_out, replay_out)
+        return Step.of(loss, *outputs)
 
     def _balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
         mix = store.mixed(Samples.of(x, y))  # X^mix  (m)

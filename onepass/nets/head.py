@@ -80,7 +80,7 @@ class Head(nn.Module):
     def restore(self) -> None:
         """Resets the rows that are not free to their held values, without host synchronisation."""
         free, weight, bias = self.free, self.weight.data, self.bias.data
-        torch.where(free.unsqueeze(1), weight, self.held_weight, out=weight)
+        torch.where(free.view(-1, 1), weight, self.held_weight, out=weight)
         torch.where(free, bias, self.held_bias, out=bias)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from onepass.nets import in_parallel
+from onepass.nets.fast import parallel
 
 OptimiserKind = Literal["adam", "adamw", "sgd", "nesterov"]
 BETAS = (0.9, 0.99)
@@ -51,7 +51,8 @@ class SGD(Optimiser):
     @torch.no_grad()
     def step(self) -> None:
         for group in self.param_groups:
-            moving, gradients = _moving(group)
+            moving = _moving(group)
+            gradients = [parameter.grad for parameter in moving]
             momenta: list[Any] = [None] * len(moving)
             if group["momentum"]:
                 momenta = [self.state[parameter].get("momentum_buffer") for parameter in moving]
@@ -75,26 +76,32 @@ class Adam(Optimiser):
     @torch.no_grad()
     def step(self) -> None:
         bodies, rows = self.param_groups
-        moving, _ = _moving(rows)
-        if not moving:
-            self._adam(bodies, bodies["lr"])
+        moving, moving_rows = _moving(bodies), _moving(rows)
+        if moving_rows and parallel.is_capturing(
+            moving_rows[0]
+        ):  # few, and independent of the rest
+            parallel.in_parallel(
+                moving_rows[0],
+                side=lambda _: self._step_rows(moving_rows, rows),
+                main=lambda _: self._adam(moving, moving, bodies),
+            )
             return
-        in_parallel(  # the rows are few and independent of the rest
-            moving[0],
-            side=lambda _: self._step_rows(moving, rows),
-            main=lambda _: self._adam(bodies, bodies["lr"]),
-        )
+        # Outside of a graph one call is faster. It updates all moments, and moves copies of rows.
+        copies = [parameter.clone() for parameter in moving_rows]
+        self._adam([*moving, *moving_rows], [*moving, *copies], bodies)
+        if moving_rows:
+            self._move_rows(moving_rows, rows)
 
     def _step_rows(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
-        self._adam(group, lr=0.0)  # updates the moments only
-        self._move(parameters, group)
+        self._adam(parameters, parameters, {**group, "lr": 0.0})  # updates the moments only
+        self._move_rows(parameters, group)
 
-    def _adam(self, group: dict[str, Any], lr: float | Tensor) -> None:
-        moving, gradients = _moving(group)
-        states = [self._moments_of(parameter) for parameter in moving]
+    def _adam(self, parameters: list[Any], moved: Sequence[Tensor], group: dict[str, Any]) -> None:
+        """Updates the moments of parameters, and moves `moved`: themselves, or copies of them."""
+        states = [self._moments_of(parameter) for parameter in parameters]
         adam(
-            moving,
-            gradients,
+            list(moved),
+            [parameter.grad for parameter in parameters],
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],
@@ -104,7 +111,7 @@ class Adam(Optimiser):
             amsgrad=False,
             beta1=BETAS[0],
             beta2=BETAS[1],
-            lr=lr,
+            lr=group["lr"],
             weight_decay=group["weight_decay"],
             eps=EPS,
             maximize=False,
@@ -120,7 +127,7 @@ class Adam(Optimiser):
             )
         return state
 
-    def _move(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+    def _move_rows(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
         """Updates theta - lr m_hat / (sqrt v_hat + eps), where m_hat = m / (1 - beta_1^k), v_hat =
         v / (1 - beta_2^k) and k belongs to the row. Numerator and denominator are multiplied by
         sqrt(1 - beta_2^k), which saves an operation per element."""
@@ -156,10 +163,9 @@ def _corrections(device: torch.device) -> Tensor:
     return torch.stack([root / (1 - BETAS[0] ** k), root], dim=1).float().to(device)
 
 
-def _moving(group: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Returns the parameters that have a gradient, and their gradients."""
-    moving = [parameter for parameter in group["params"] if parameter.grad is not None]
-    return moving, [parameter.grad for parameter in moving]
+def _moving(group: dict[str, Any]) -> list[Any]:
+    """Returns the parameters that have a gradient."""
+    return [parameter for parameter in group["params"] if parameter.grad is not None]
 
 
 def make_optimiser(

@@ -21,7 +21,7 @@ Second = TypeVar("Second")
 
 def is_capturing(x: Tensor) -> bool:
     """Returns whether operations on this tensor are being captured as a CUDA graph."""
-    return not in_vmap(x) and x.is_cuda and torch.cuda.is_current_stream_capturing()
+    return x.is_cuda and not in_vmap(x) and torch.cuda.is_current_stream_capturing()
 
 
 def in_parallel(
