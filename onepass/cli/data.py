@@ -67,7 +67,7 @@ def check_dataset(
 ) -> None:
     """Compare a dataset with its official counts and checksums.
 
-    The exit status is 2 if any of them differs.
+    The cached copy is checked too. The exit status is 2 if anything differs.
     """
     from onepass.data.verify import verify
 
@@ -93,7 +93,7 @@ def cache_dataset(
         ),
     ] = False,
 ) -> None:
-    """Decode a dataset once, so that later loads map it from disk."""
+    """Decode a dataset into the cache, so that later loads are fast."""
     from onepass.data.loading import download_dataset, load
 
     entry = _catalogue_entry(name)
