@@ -13,8 +13,8 @@ from onepass.base.text import shortened
 from onepass.executors.base import RunOptions
 from onepass.runs.spec import Job
 
-# memory: too little RAM or GPU memory; input: an error that the user can correct; training: learning
-# has diverged; killed: the worker process has ended; bug: any other error
+# memory: too little RAM or GPU memory; input: an error that the user can correct; training:
+# learning has diverged; killed: the worker process has ended; bug: any other error
 FailureKind = Literal["memory", "input", "training", "bug", "killed"]
 NO_MEMORY = (TooLargeError, MemoryError, torch.OutOfMemoryError)
 USER_ERRORS = (OnepassError, OSError)  # errors that the user can correct

@@ -22,8 +22,9 @@ AtOnce = int | Literal["auto"]  # how many runs at a time; `runs_at_once` explai
 def choose_executor(
     jobs: Sequence[Job], at_once: AtOnce = 1, *, isolated: bool = False
 ) -> Executor:
-    """Returns an executor that runs at most `at_once` of these jobs at a time. With `isolated`, runs
-    are in worker processes even one at a time, so that a killed run does not stop the others."""
+    """Returns an executor that runs at most `at_once` of these jobs at a time. With `isolated`,
+    runs are in worker processes even one at a time, so that a killed run does not stop the
+    others."""
     expect_type("jobs", at_once, AtOnce)
     if at_once != "auto" and at_once < 1:
         raise InputError(f"jobs, the number of runs at a time, must be at least 1, not {at_once}")

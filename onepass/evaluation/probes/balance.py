@@ -143,9 +143,7 @@ class BalanceProbe(Listener):
     def _needed(self) -> Balance:
         """Returns the sums; raises a ValueError before the first step."""
         if self.sums is None:
-            raise ValueError(
-                "this probe has no values before the first step: evaluate a learner first"
-            )
+            raise ValueError("this probe has seen no step: evaluate a learner with it first")
         return self.sums
 
     def _by_label(self, rates: Tensor) -> dict[Label, float]:
