@@ -34,7 +34,7 @@ class UnknownNameError(OnepassError, LookupError):
 
 
 class NotFittedError(OnepassError, ValueError, AttributeError):
-    """A learner cannot do this before it has seen a batch."""
+    """A learner has seen no batch yet, so it cannot predict, and its network does not exist."""
 
 
 class DataError(OnepassError):

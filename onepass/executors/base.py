@@ -76,8 +76,8 @@ class Executor(Protocol):
         until: float = math.inf,
     ) -> Generator[Outcome, None, None]:
         """Runs the jobs that the queue gives out, until it has no more. Yields the number of each
-        job as it ends, with its result or its error. A job whose error may not recur is run a
-        second time before. Calls `watch` with the number and progress of each running job. At the
+        job as it ends, with its result or its error. A job whose error may not recur is first
+        tried once more. Calls `watch` with the number and progress of each running job. At the
         time `until` (of `time.monotonic`) all runs are stopped without an outcome; they can resume
         from their last checkpoints."""
 

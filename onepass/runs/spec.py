@@ -105,8 +105,8 @@ class Job:
     @property
     def folder_name(self) -> str:
         """The name of the run's folder. Choices that differ from the defaults, and the user's own
-        data, add a digest of their content. Jobs that differ only in their kinds of device share a name;
-        `expect_same_run` then raises an error."""
+        data, add a digest of their content. Jobs that differ only in their kinds of device share a
+        name; `expect_same_run` then raises an error."""
         start, end = self.folder_name_ends
         name = Path(self.dataset_identity).stem if self.has_own_data else self.dataset
         return f"{start}-{name}{end}"

@@ -94,9 +94,10 @@ class Slot:
         return word, content
 
     def _death(self) -> str:
-        """Stops the dead worker, and returns a text about what ended it. Clears `had_neighbours`,
-        unless the kernel may have killed the worker for lack of RAM: then it was killed, and the
-        kernel's count of killed processes has grown since the run started or is unknown."""
+        """Stops the dead worker, and returns a text that says what ended it. Clears
+        `had_neighbours` unless the kernel may have killed the worker for lack of RAM. That is so if
+        SIGKILL ended it, and the kernel's count of such kills has grown since the run started, or
+        is unknown."""
         assert self.worker is not None and self.running is not None
         process = self.worker.process
         self.stop_worker()
