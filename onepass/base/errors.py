@@ -15,7 +15,7 @@ class OnepassError(Exception):
 
 
 class InputError(OnepassError, ValueError):
-    """A batch, a label or a setting is invalid."""
+    """An argument is invalid: a batch, a label, a setting or an option."""
 
 
 class TooLargeError(InputError):
@@ -35,7 +35,7 @@ class UnknownNameError(OnepassError, LookupError):
 
 
 class NotFittedError(OnepassError, ValueError, AttributeError):
-    """A learner cannot predict because it has learned from no batch yet."""
+    """A learner has seen no batch yet, so it cannot predict, and its network does not exist."""
 
 
 class DataError(OnepassError):
@@ -57,15 +57,17 @@ class WriteError(OnepassError, OSError):
 
 
 class RunError(OnepassError):
-    """A run folder exists already, belongs to other settings, or cannot be written."""
+    """A run folder or a results file is missing, foreign, damaged or unwritable, or the folder of a
+    new run exists already. A run that fails while it trains raises a `TrainingError`."""
 
 
 class BusyError(RunError):
-    """Another process is working on this run."""
+    """Another process has locked this run's folder."""
 
 
 class TrainingError(RuntimeError):
-    """Training itself failed. The command line exits with status 1."""
+    """A run failed while it trained: it diverged, met an unexpected error, or was killed. The
+    command line exits with status 1."""
 
 
 def error_name(problem: BaseException) -> str:
@@ -79,8 +81,8 @@ def error_name(problem: BaseException) -> str:
 
 
 def rebuild_error(name: str, text: str) -> Exception:
-    """Returns an error from its class name in this module and its text, as another process raised
-    it.
+    """Returns an error of the class with this name in this module. Another process raised it, and
+    sent its name and text.
 
     >>> rebuild_error("UnknownNameError", "unknown method 'gsaa'")
     UnknownNameError("unknown method 'gsaa'")
