@@ -13,7 +13,7 @@ from onepass.base.settings import construct, describe_settings, format_setting, 
 from onepass.base.text import first_sentence
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, expect_one_of
+from onepass.cli.app import Imports, app, expect_one_of, print_text
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.registry import DATASETS
 from onepass.evaluation.probes.registry import PROBES
@@ -69,8 +69,10 @@ def list_command(
     if as_json:
         for entry in entries:
             typer.echo(json.dumps(entry))
-    else:
+    elif entries:
         terminal_table.print_rows(entries, columns)
+    else:
+        print_text(f"{method} has no {what} of its own")
 
 
 def _method_rows() -> list[dict[str, Any]]:
