@@ -41,7 +41,7 @@ def has_probe_lines(result: Result, probe: str) -> bool:
 
 def read_probe_lines(result: Result, probe: str) -> list[dict[str, Any]]:
     """Returns the lines of a probe in a run's folder. Raises an InputError if the result has no
-    folder or its run no such probe, and a RunError if a line lacks a field that figures need."""
+    folder or its run lacked the probe, and a RunError if a line lacks a field that figures need."""
     if file := lines.file_of_line(result.out):
         raise InputError(f"{file} holds no lines of probes: this figure is drawn from run folders")
     probed = RunFolder(Path(result.out)).probe_lines(probe)

@@ -137,7 +137,7 @@ def _expect_valid(path: Path, content: Table) -> None:
     grids = content.get("grid", [{}])
     _expect(path, "[[grid]]", grids, list)
     if not grids:
-        raise InputError(f"{path}: grid is an empty list: add a [[grid]], or leave it out")
+        raise InputError(f"{path}: there is no [[grid]] in grid = []: add one, or remove that line")
     for number, table in enumerate(grids, start=1):
         _expect_valid_table(path, f"[[grid]] {number}", table)
 
