@@ -66,11 +66,14 @@ REFINED = (  # scored by other statistics and by mirror images too
     "arrivals 0.25, softly 10",
     "arrivals 0.25, softly 20",
 )
-NEW_SHARES = (0.33, 0.5, 0.67)  # of what the memory's statistics are of
+NEW_SHARES = (0.33, 0.5, 0.67)  # of the newest task's classes in the memory's statistics
 
 
 class Growing(WeightAverage):
-    """(g + 1) / (t + g), or 1 / limit if that is more."""
+    """An average with the rate (g + 1) / (t + g) at update t, but at least 1 / limit.
+
+    g is the argument `grow`.
+    """
 
     def __init__(self, trainer: Any, grow: float, limit: float = LONGEST) -> None:
         super().__init__(trainer, 0.0)
@@ -81,7 +84,11 @@ class Growing(WeightAverage):
 
 
 class SinceArrivals(WeightAverage):
-    """An average whose horizon is a fraction of the steps since a class last arrived."""
+    """An average whose horizon is a fraction of the steps since a class last arrived.
+
+    If k of n classes are new, the count of steps is multiplied by 1 - softly k / n, but not by less
+    than 0. By default any new class sets it to 0.
+    """
 
     def __init__(self, trainer: Any, fraction: float, softly: float = math.inf) -> None:
         super().__init__(trainer, 0.0)
@@ -97,7 +104,7 @@ class SinceArrivals(WeightAverage):
 
 
 class Both(nn.Module):
-    """The mean of two networks' logits."""
+    """A network whose logits are the mean of two networks' logits."""
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
@@ -108,7 +115,10 @@ class Both(nn.Module):
 
 
 def with_averages(kind: type) -> type:
-    """The method, with averages as parts; the trainer finds them by themselves."""
+    """Returns a subclass of the method with all averages as attributes.
+
+    The trainer updates every part that is an attribute of the learner, so nothing else is needed.
+    """
 
     class Averaged(kind):  # type: ignore[misc, valid-type]
         def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -131,9 +141,9 @@ def with_averages(kind: type) -> type:
 
 
 def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.Module]:
-    """Returns networks whose BatchNorm uses statistics of the memory.
+    """Returns copies of the networks whose BatchNorm uses statistics of the memory, by name.
 
-    The memory counts as it is, or with more weight on the newest classes.
+    There is one copy of each for the memory as it is, and one for each share of the newest classes.
     """
     held = int(learner.store.size)
     is_new = learner.new[learner.store.y[:held]]
@@ -156,10 +166,10 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
 class Scores(Listener):
     """Scores every average on the classes seen so far, at equally spaced points and at the end.
 
-    Task ends are no such points, because there may be many.
+    Ends of tasks between these points are left out, because there may be many.
     """
 
-    essential = True
+    essential = True  # an error here stops the script
 
     def __init__(self, stream: Any, every: int) -> None:
         self.x, self.y = stream.dataset.test_x, stream.dataset.test_y

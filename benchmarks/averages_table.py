@@ -1,4 +1,4 @@
-"""The lines of benchmarks/averages.py as tables: each run, and how each average compares.
+"""Prints lines of benchmarks/averages.py as two tables: the runs, and how the averages compare.
 
 python benchmarks/averages_table.py results/lines/best-search.jsonl
 """
@@ -25,9 +25,10 @@ def worth(line: Line) -> dict[str, float]:
 
 
 def of_run(line: Line) -> list[str]:
+    """Returns the row of a run: final / any-time accuracy of each average, the best one marked."""
     order = ", shuffled" if line["class_order"] == "shuffled" else ""
     data = f"{line['method']}, {line['dataset']}, M={line['memory']}{order}"
-    hidden = ("precision", "mirror")  # as everywhere on these data
+    hidden = ("precision", "mirror")  # the same in all of these runs
     chosen = [f"{key}={value}" for key, value in line["settings"].items() if key not in hidden]
     best = max(worth(line).values())
     cells = [
@@ -41,7 +42,8 @@ def of_run(line: Line) -> list[str]:
 
 
 def of_averages(method: str, lines: list[Line]) -> list[list[str]]:
-    """Returns a row per average: how far it is behind the best average of its run."""
+    """Returns a row per average: how often it is best, how often within LITTLE of the best, and how
+    far it is behind the best of each run."""
     rows = []
     for name in SHOWN:
         behind = [max(worth(line).values()) - worth(line)[name] for line in lines]

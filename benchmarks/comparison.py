@@ -1,4 +1,4 @@
-"""How much does GSA's loss gain if all methods have the same recipe?
+"""Compares GSA's loss with others if all methods have the same recipe.
 
     python benchmarks/comparison.py search SEARCH.jsonl --dataset cifar100 --memory 1000 --jobs 8
     python benchmarks/comparison.py final SEARCH.jsonl FINAL.jsonl --jobs 8
@@ -67,11 +67,15 @@ def line_of_run(name: str, kind: str, rate: str, where: Line, **more: object) ->
 
 
 def holds(line: Line, run: Line) -> bool:
+    """Returns whether a line is of this run, on whichever device."""
     return all(line[key] == value for key, value in run.items() if key != "device")
 
 
 def carry_out(runs: Iterable[Line], file: Path, jobs: int, device: str) -> None:
-    """Carries out the runs, `jobs` at a time, and appends the line of each as soon as it ends."""
+    """Carries out the runs, `jobs` at a time, and appends the line of each as soon as it ends.
+
+    Runs that the file already holds are left out.
+    """
     held = read(file) if file.exists() else []
     wanted: list[Line] = []
     for run in runs:
@@ -93,6 +97,7 @@ def carry_out(runs: Iterable[Line], file: Path, jobs: int, device: str) -> None:
 
 
 def search(where: Line) -> list[Line]:
+    """Returns the runs of the search: every method and rate, without and with distillation."""
     return [
         line_of_run(name, kind, rate, where, validation=0.1)
         for kind in ("plain", "distilled")
@@ -102,7 +107,10 @@ def search(where: Line) -> list[Line]:
 
 
 def final(found: Sequence[Line], where: Line) -> list[Line]:
-    """Carries out the final runs; two steps per batch use the rate searched for one step."""
+    """Returns the final runs: every method and kind with its best learning rate, over all seeds.
+
+    The kind with two steps per batch uses the rate that was found with one.
+    """
     chosen = {(name, kind): best(found, name, kind, where)[0] for name in METHODS for kind in KINDS}
     return [
         line_of_run(name, kind, chosen[name, kind], where, seed=seed, validation=0.0)
@@ -113,7 +121,11 @@ def final(found: Sequence[Line], where: Line) -> list[Line]:
 
 
 def best(found: Sequence[Line], name: str, kind: str, where: Line) -> tuple[str, str]:
-    """Returns the best learning rate, and the name of the scored network that predicts."""
+    """Returns the learning rate and the scored network that were best in the search.
+
+    They are best by the sum of final and any-time accuracy. Exits if a run of the search is missing
+    or there twice.
+    """
     searched = "plain" if kind in ("plain", "averaged") else "distilled"
     worth = {}
     for rate in RATES:
@@ -129,6 +141,7 @@ def best(found: Sequence[Line], name: str, kind: str, where: Line) -> tuple[str,
 
 
 def predictors(kind: str) -> Sequence[str]:
+    """Returns the names of the scored networks that may predict in runs of a kind."""
     return ("student",) if kind == "plain" else RULES
 
 
@@ -140,7 +153,7 @@ def read(file: Path) -> list[Line]:
 
 
 def scores(lines: Sequence[Line], found: Sequence[Line]) -> dict[tuple[str, str], list[Line]]:
-    """Returns the scores of the runs of each method and kind, by the network chosen to predict.
+    """Returns the scores of the runs of each method and kind, of the network chosen to predict.
 
     A kind is left out until every method has a run of it.
     """

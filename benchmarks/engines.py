@@ -4,7 +4,8 @@
     python benchmarks/engines.py gsa --set current=22 mirror=true
 
 Eager steps wait for the host, whose speed changes from second to second. So each round runs eager,
-captured and eager steps in turn. Each line of output is one round, with its ratio.
+captured and eager steps in turn. Each line of output is one round: steps per second of each block,
+and the ratio of captured to eager steps.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main():
     )
     parser.add_argument("methods", nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=100, help="eager ones of a block")
+    parser.add_argument("--steps", type=int, default=100, help="eager steps of a block")
     parser.add_argument("--set", dest="pairs", nargs="*", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Do two versions of the tree learn the same bits?
+"""Checks whether two versions of the tree learn the same bits.
 
     PYTHONPATH=OLD python benchmarks/equivalence.py dump old.json
     PYTHONPATH=NEW python benchmarks/equivalence.py dump new.json
@@ -6,9 +6,10 @@
 
 Every method learns the digits with three seeds, and a stream of small colour images with a
 ResNet18. Each does so with its common settings and with its presets `tuned` and `best`. `dump`
-writes a checksum of each entry of the state. `compare` prints those that differ, after the
-renamings below. Checksums depend on the machine and the version of torch, so compare files from the
-same ones. The oldest tree that works is 8150c8e, the last before modules moved into packages.
+writes a checksum of each entry of the state. `compare` prints those that differ, after the entries
+of OLD have got their new names (`RENAMED`), and exits with status 1 if there are any. Checksums
+depend on the machine and the version of torch, so compare files from the same ones. The oldest tree
+that works is 8150c8e, the last before modules moved into packages.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _sha256(value: Any) -> str:
 
 
 def presets(learner: Any) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Returns the name and settings of each preset, and those for images never mirrored."""
+    """Yields name, settings, and settings for images that are never mirrored, of each preset."""
     yield "common", {}, {}
     for name in ("tuned", "best"):
         if preset := learner.presets.get(name):
@@ -109,6 +110,7 @@ def dump(output: Path) -> None:
 
 
 def renamed(state: dict[str, str]) -> dict[str, str]:
+    """Returns the entries of an old state under their new names, without those no longer kept."""
     moved = {}
     for path, value in state.items():
         for old, new in RENAMED.items():
@@ -121,6 +123,7 @@ def renamed(state: dict[str, str]) -> dict[str, str]:
 
 
 def compare(old: Path, new: Path) -> int:
+    """Prints every difference between two files of `dump`; returns 1 if there is any, else 0."""
     before, after = (json.loads(file.read_text()) for file in (old, new))
     differ = sorted(set(before) ^ set(after))
     for name in before.keys() & after.keys():

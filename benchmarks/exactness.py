@@ -3,8 +3,8 @@
     python benchmarks/exactness.py er gsa --steps 100
     python benchmarks/exactness.py er gsa --steps 100 --set precision=bf16
 
-For each method it prints the largest difference between any two parameters after the same steps,
-with PyTorch's deterministic algorithms and without, and for comparison that of two eager runs.
+For each method it prints the largest difference of a parameter after the same steps, with PyTorch's
+deterministic algorithms and without, and for comparison that between two eager runs.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+# fields of a result that no fault may change
 SAME = ("params_sha256", "state_sha256", "accuracy_matrix", "forgetting", "anytime_accuracy")
 METHODS = ("er", "finetune", "gsa")
 PATIENCE = 300  # seconds
@@ -42,6 +43,7 @@ def sweep_file(path: Path, runs: int) -> None:
 
 
 def sweep(file: Path, out: Path, jobs: int) -> subprocess.Popen[str]:
+    # `--jobs` is limited by the cores, so the sweep is given eight
     cores = "import os; os.sched_getaffinity = lambda pid: set(range(8))"
     code = f"{cores}; from onepass.cli import main; main()"
     options = ("--out", out, "--jobs", jobs, "--device", "cpu", "--checkpoint", 10)
@@ -55,11 +57,13 @@ def sweep(file: Path, out: Path, jobs: int) -> subprocess.Popen[str]:
 
 
 def ended(child: subprocess.Popen[str]) -> tuple[int, str]:
+    """Waits until the sweep ends; returns its exit status and its standard error."""
     _, errors = child.communicate(timeout=PATIENCE)
     return child.returncode, errors
 
 
 def children(parent: int) -> list[int]:
+    """Returns the process ids of a sweep's workers."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -113,7 +117,8 @@ class Faults:
     def kill_workers(self, times: int) -> int:
         """Kills workers while runs go on, then the sweep once a run has finished.
 
-        A run whose worker is killed is tried once more. If that fails too, a later call does it.
+        Returns how many workers were killed. A run whose worker is killed is tried once more by the
+        sweep. If that attempt is killed too, a later call of the command completes the run.
         """
         child, killed = self.sweep(), 0
         while killed < times and wait(self.under_way, child):
@@ -127,7 +132,10 @@ class Faults:
         return killed
 
     def kill_sweep(self, child: subprocess.Popen[str]) -> bool:
-        """Kills the sweep while runs go on; its workers must end by themselves."""
+        """Kills the sweep; its workers must end by themselves.
+
+        Returns whether runs were still going on when it was killed.
+        """
         wait(self.under_way, child)
         time.sleep(self.chance.uniform(0, self.longest))
         hit = wait(self.under_way, child)
@@ -141,7 +149,10 @@ class Faults:
         return hit
 
     def fill_disk(self) -> tuple[int, str]:
-        """Fills the disk while runs go on; the sweep must end by itself and report it."""
+        """Fills the disk while runs go on, until the sweep ends by itself.
+
+        Returns its exit status and its standard error.
+        """
         child = self.sweep()
         wait(self.under_way, child)
         time.sleep(self.chance.uniform(0, self.longest))
@@ -216,6 +227,10 @@ def disturb(faults: Faults, runs: int, fills: bool) -> Path:
 
 
 def check(faults: Faults, whole: dict[str, list[object]], corrupted: Path) -> None:
+    """Continues the sweep; raises AssertionError unless its results equal `whole`.
+
+    `whole` holds the results of the undisturbed sweep.
+    """
     calls = faults.go_on()
     last = calls[-1][1].splitlines()[-1].split(";")[0]
     show(f"continued {len(calls)} times; the last call printed: {last}")
@@ -260,7 +275,10 @@ def main() -> None:
 
 
 def on_a_disk_of_its_own(place: Path) -> int:
-    """Runs this script again on a small disk, if one can be mounted."""
+    """Runs this script again on a small disk, or in this folder if none can be mounted.
+
+    Returns its exit status.
+    """
     again = [sys.executable, __file__, *sys.argv[1:]]
     environment = {**os.environ, OUR_DISK: str(place)}
     mount = f'mount -t tmpfs -o size=400m tmpfs "{place}"'

@@ -45,7 +45,7 @@ def main() -> None:
                 try:
                     CHECKS[name](method)
                 except Exception as failed:
-                    # what fails while a step is captured is told behind what the capture says of it
+                    # an error within a capture is the context of the error that the capture raises
                     cause = failed.__context__ or failed
                     found = {"problem": f"{type(cause).__name__}: {cause}"[:600]}
             taken = round(time.perf_counter() - began, 1)

@@ -3,8 +3,8 @@
     python benchmarks/listing.py --runs 10000 --rounds 5
 
 It makes that many runs in a temporary folder, from the lines of results/lines/cifar100.jsonl, and
-lists them in a new process each time, as a user would. It prints one JSON object per kind: seconds,
-and for comparison the seconds of `onepass --version`.
+lists them in a new process each time, as a user would. It prints one JSON object per kind of
+listing, with the seconds that it took. The kind "nothing" is `onepass --version`, for comparison.
 """
 
 from __future__ import annotations

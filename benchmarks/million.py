@@ -2,11 +2,12 @@
 
     python benchmarks/million.py > benchmarks/million-cpu.jsonl
 
-Twenty classes of small vectors arrive one after another, a new one every twentieth of the stream;
-earlier ones come back now and then. Each line of output is a point: how many samples have been
-learned, the resident size, the accuracy on test samples of the classes seen so far, and that of
-predicting each batch before it was learned. The last line says by how much the resident size has
-grown since the first tenth of the stream. (Linux only: the size is read from /proc.)
+Twenty classes of small vectors arrive one after another, a new one every twentieth of the stream.
+About 70 % of a batch are of the newest class, the rest of any class so far. Each line of output is
+a point: how many samples have been learned, the resident size of the process, the accuracy on test
+samples of the classes seen so far, and that of predicting each batch before it was learned. The
+last line says by how much the resident size has grown since the first tenth of the stream. (Linux
+only: the size is read from /proc.)
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from onepass.learning import registry
 from onepass.runs.environment import describe_environment
 
 CLASSES, FEATURES = 20, 16
-RETURNING = 0.3  # of a batch are samples of classes that came before
+RETURNING = 0.3  # the fraction of a batch that is drawn from all classes so far
 
 
 def batches(samples, size, rng, centres):
-    """Yields batches that are made on demand and not kept."""
+    """Yields pairs (x, y), each made on demand and not kept."""
     for first in range(0, samples, size):
         newest = first * CLASSES // samples
         y = np.where(rng.random(size) < RETURNING, rng.integers(0, newest + 1, size), newest)
@@ -48,6 +49,9 @@ def main():
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--points", type=int, default=50)
     arguments = parser.parse_args()
+    least = arguments.batch * arguments.points  # one batch between two points
+    if arguments.samples < least:
+        parser.error(f"--samples must be at least --batch x --points = {least}")
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     centres = 2 * rng.normal(size=(CLASSES, FEATURES))

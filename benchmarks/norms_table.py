@@ -1,4 +1,6 @@
-"""Prints lines of benchmarks/averages.py as tables of BatchNorm statistics used for prediction.
+"""Prints lines of benchmarks/averages.py as tables that compare BatchNorm statistics.
+
+The statistics are those used for prediction; results/norms.md explains the columns.
 
 python benchmarks/norms_table.py results/lines/norms.jsonl
 """
@@ -13,17 +15,18 @@ from typing import Any
 
 from onepass.report.table import Cell, Table, markdown
 
-PREDICTS = {"er": "growing 16", "derpp": "growing 16"}  # as the preset; `arrivals` for others
+# the rule of averaging in the method's preset; other methods use `arrivals 0.25`
+PREDICTS = {"er": "growing 16", "derpp": "growing 16"}
 COLUMNS = {
     "running": [""],
     "memory": [", memory's norms"],
     "1/3 new": [", 0.33 new"],
-    "1/2 new": [", 0.5 new", ", half new"],  # by a thousand samples, by all that are held
+    "1/2 new": [", 0.5 new", ", half new"],  # of a thousand samples, of all stored ones
     "2/3 new": [", 0.67 new"],
     "at most 18": [", capped"],
     "mirrored": [", mirrored"],
 }
-HIDDEN = ("precision", "norms")  # training knows nothing of norms
+HIDDEN = ("precision", "norms")  # `norms` does not change training
 Line = dict[str, Any]
 
 
@@ -41,6 +44,7 @@ def found(line: Line) -> dict[str, dict[str, float]]:
 
 
 def of_run(line: Line) -> list[str]:
+    """Returns the row of a run: final / any-time accuracy by column, the best one marked."""
     more = ", shuffled" if line["class_order"] == "shuffled" else ""
     more += f", seed {line['seed']}" if line["seed"] else ""
     more += f", {line['tasks']} tasks" if line.get("tasks") else ""
@@ -58,7 +62,11 @@ def of_run(line: Line) -> list[str]:
 
 
 def means(lines: list[Line]) -> list[list[str]]:
-    """Returns the mean of final and any-time accuracy over the cells that were run both ways."""
+    """Returns a row for `gsa` with joint and one with separate forward passes.
+
+    A column has the mean of final and any-time accuracy over the runs of seed 0, or "-" unless all
+    of them scored it.
+    """
     rows = []
     for forwards in ("joint", "separate"):
         of_cells = [
@@ -77,7 +85,10 @@ def means(lines: list[Line]) -> list[list[str]]:
 
 
 def softly(line: Line) -> str:
-    """Returns the accuracies of the averages `softly`, with the capped statistics of the memory."""
+    """Returns final / any-time accuracy of each average `softly`, as text.
+
+    These averages predict with the memory's capped statistics.
+    """
     found = {name: pair for name, pair in line["summary"].items() if "softly" in name}
     capped = {name.split(", ")[1]: found[name] for name in found if name.endswith(", capped")}
     pattern = "{final:.1f} / {any-time:.1f}"

@@ -1,6 +1,8 @@
 """Measures A-PN in two readings: by the plain softmax, and by the gradients of the method's loss.
 
-The first is the paper's definition, which the probe `balance` measures.
+A-PN of a class is the sum of the positive gradients of its logit divided by that of the negative
+ones, over the whole stream; -1 is balance. The first reading is the paper's definition, which the
+probe `balance` measures.
 
     python benchmarks/own_rates.py gsa --dataset mnist --memory 500 --seed 0 >> FILE.jsonl
     python benchmarks/own_rates.py gsa --dataset mnist --memory 500 --set weights=none >> FILE.jsonl
@@ -37,7 +39,7 @@ class OwnGradients:
     negative: Tensor = field(default_factory=lambda: torch.zeros(0))  # (C)
 
     def watch(self, learner: Learner) -> None:
-        """Hooks the gradients of every output that trains."""
+        """Adds the gradients of every output that trains to the sums, from now on."""
         forward = learner.forward
 
         def watched(*samples: Any) -> Any:
@@ -50,6 +52,7 @@ class OwnGradients:
         learner.forward = watched  # type: ignore[method-assign]
 
     def add(self, gradient: Tensor) -> None:
+        """Adds the gradients (n, C) of logits to the sums, which grow with the head."""
         if more := gradient.shape[1] - len(self.positive):
             self.positive = torch.nn.functional.pad(self.positive, (0, more))
             self.negative = torch.nn.functional.pad(self.negative, (0, more))
@@ -57,6 +60,7 @@ class OwnGradients:
         self.negative += gradient.clamp(max=0).sum(dim=0)
 
     def rates(self, classes: int) -> list[float]:
+        """Returns A-PN of the first classes, in order of arrival."""
         return [float(rate) for rate in (self.positive / self.negative)[:classes]]
 
 

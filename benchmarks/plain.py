@@ -105,6 +105,7 @@ def rates(loops, case):
 
 
 def plain(case, fused):
+    """Returns a function that takes a step of the plain loop on the next random batch."""
     loop, batches = Plain(case, fused), RandomBatches(case)
 
     def learn():
@@ -116,6 +117,7 @@ def plain(case, fused):
 
 
 def ours(case):
+    """Returns a function that takes a step of our learner on the next random batch."""
     learner, batches = case.learner(), RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     batches.introduce(learner)
@@ -132,6 +134,7 @@ def split_mnist(case):
 
 
 def plain_along(stream, case, flushed):
+    """Returns a function that teaches the plain loop the next batch of the stream."""
     loop = Plain(case, fused=True)
 
     def learn():
@@ -144,6 +147,7 @@ def plain_along(stream, case, flushed):
 
 
 def ours_along(stream, case):
+    """Returns a function that teaches our learner the next batch of the stream."""
     learner = case.learner()
 
     def learn():
@@ -217,7 +221,7 @@ def avalanche_replay(case):
     )
     for part in stream:
         began = time.perf_counter()
-        strategy.train(part, drop_last=case.memory >= REPLAYED)  # every batch is a whole one
+        strategy.train(part, drop_last=case.memory >= REPLAYED)  # only whole batches are timed
         if case.device == "cuda":
             torch.cuda.synchronize()
         taken = time.perf_counter() - began

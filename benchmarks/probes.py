@@ -4,7 +4,8 @@
     python benchmarks/probes.py er gsa derpp --data cifar100 --device cuda >> FILE.jsonl
 
 It prints one JSON line for each method, kind of data and choice of probes: the milliseconds of a
-step, and the fraction that the probes add. Every other step has probes; both numbers are medians.
+step without probes, and the fraction that probes add to it. Every other step has probes; both times
+are medians.
 On a CPU the time is that of this thread, so that other processes are not counted. On a GPU it is
 wall time until the device has finished the step, so that nothing hides behind the next one.
 """

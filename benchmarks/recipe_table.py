@@ -1,9 +1,11 @@
-"""The recipe of `--preset best` with each loss: accuracies, budgets, and differences from `gsa`.
+"""Prints a table of the recipe of `--preset best` with each loss.
 
     python benchmarks/recipe_table.py results/lines/best.jsonl results/lines/recipe.jsonl
 
-Reads lines of `onepass sweep` and keeps the runs of `best` on CIFAR in the natural order of
-classes. Learning accuracy is the mean, over tasks, of a task's accuracy just after it was learned.
+Columns are accuracies, budgets of images, and differences from `gsa`. The script reads lines of
+`onepass sweep` and keeps the runs of `best` on CIFAR in the natural order of classes, without a
+validation split. Learning accuracy is the mean, over tasks, of a task's accuracy just after it was
+learned.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ HEADER = (
 
 
 def method_of(line: Line) -> str:
-    """Returns the method, and whether its loss is plain cross-entropy."""
+    """Returns the method, with "all rivals" if its loss is plain cross-entropy over all classes."""
     plain = line["settings"].get("rivals") == "all" and line["settings"]["weights"] == "none"
     return f"{line['method']}, all rivals" if plain else str(line["method"])
 
@@ -44,7 +46,8 @@ def learning(line: Line) -> float:
 
 
 def is_counted(line: Line) -> bool:
-    """Says whether a line is a run of `best` on CIFAR in the natural order."""
+    """Returns whether a line is a run of `best` on CIFAR in the natural order, scored on the test
+    set."""
     natural = line["stream_settings"].get("class_order") == "natural"
     chosen = str(line["variant"]).split()[:1] == ["best"]
     return line["dataset"] in SIZES and natural and chosen and not line["validation"]
@@ -60,7 +63,10 @@ def by_seed(lines: list[Line], key: str) -> dict[int, float]:
 
 
 def minus(lines: list[Line], gsa: list[Line], key: str) -> list[str]:
-    """Returns the mean difference from `gsa` over the seeds of both, and the t-test's p."""
+    """Returns the mean difference from `gsa` over the seeds of both, and the t-test's p, as text.
+
+    Both are "-" for `gsa` itself and without shared seeds.
+    """
     found = compare_paired(by_seed(lines, key), by_seed(gsa, key))
     if not found.differences or lines is gsa:
         return ["-", "-"]

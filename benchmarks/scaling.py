@@ -27,7 +27,7 @@ WINDOWS = 10
 
 
 def over(case, name, values, rounds):
-    """Returns a point for each value of one of the case's sizes."""
+    """Returns a point for each value of a field of the case: the fastest of several rounds."""
     fastest = {}
     for number in range(rounds):
         for value in values if number % 2 == 0 else values[::-1]:

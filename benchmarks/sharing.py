@@ -2,7 +2,9 @@
 
     python benchmarks/sharing.py er --runs 1 2 4 8 12 --set precision=bf16
 
-It prints one JSON object per way and number of runs: trained images per second, all runs together.
+The ways are `mps` (processes under CUDA MPS), `turns` (processes that take turns on the GPU) and
+`streams` (one process with a CUDA stream per run). The script prints one JSON object per way and
+number of runs: trained images per second of all runs together.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ def one_process(case, barrier, answers):
 
 
 def processes(case, runs):
+    """Returns the seconds from the first start to the last end of the runs, each a process."""
     context = get_context("spawn")
     barrier, answers = context.Barrier(runs), context.Queue()
     workers = [
@@ -58,6 +61,7 @@ def processes(case, runs):
 
 
 def streams(case, runs):
+    """Returns the seconds that the runs take in one process, each on its own CUDA stream."""
     lanes = [torch.cuda.Stream() for _ in range(runs)]
     learners = []
     for lane in lanes:

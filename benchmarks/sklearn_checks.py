@@ -45,6 +45,7 @@ def main() -> None:
 
 
 def said(of: dict[str, object]) -> str:
+    """Returns why a check did not pass."""
     if of["status"] == "xfail":
         return f"expected to fail: {of['expected_to_fail_reason']}"
     return f"{of['status']}: {' '.join(str(of['exception']).split())}"

@@ -2,9 +2,9 @@
 
     python benchmarks/structure.py OLD . > structure.md
 
-Counts what a newcomer meets: modules at the package's root, import layers, lines by folder, names
-that several modules define, and the functions and modules of ours that `onepass run gsa` executes
-(by `sys.setprofile`); measures what `onepass --version` costs, the trees in turns.
+It counts what a newcomer meets: modules at the package's root, import layers, lines by folder,
+names that several modules define, and the functions and modules of ours that `onepass run gsa`
+executes (by `sys.setprofile`). It also times `onepass --version`, with the trees in turns.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def layers(tree: Path) -> list[list[str]]:
 
 
 def repeated(files: list[Path]) -> tuple[int, int]:
-    """Counts the names that several modules define at top level: all of them, and the public."""
+    """Returns how many top-level names several modules define, and how many of these are public."""
     modules: dict[str, set[Path]] = defaultdict(set)
     for file in files:
         for node in ast.parse(file.read_text()).body:

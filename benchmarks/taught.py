@@ -3,7 +3,8 @@
     python benchmarks/taught.py --device cuda --precision bf16 >> FILE.jsonl
     python benchmarks/taught.py --shape 1,28,28 --classes 10 --augment none
 
-Blocks of steps of each kind alternate. The fastest of each counts, because a disturbance can only
+There are three kinds of step: `plain`, `average` (with an average) and `distil` (which also learns
+from it). Blocks of each kind alternate. The fastest of each counts, because a disturbance can only
 make a block slower. `forward` is the average's forward pass alone, on as many images as in a step.
 It prints one JSON object for each method: steps per second, the percentage of the step's time that
 `average` adds, and the percentage that `distil` adds beyond that forward pass.
@@ -35,6 +36,7 @@ WARM_UP, ROUNDS = 20, 7
 
 
 def learning(case: BenchCase, settings: dict[str, str]) -> tuple[Learner, Callable[[], None]]:
+    """Returns a learner with these settings too, and a function that takes one step of it."""
     case = replace(case, settings={**case.settings, **settings})
     learner, batches = case.learner(), RandomBatches(case)
     batches.introduce(learner)
@@ -42,7 +44,7 @@ def learning(case: BenchCase, settings: dict[str, str]) -> tuple[Learner, Callab
 
 
 def forward_of(learner: Learner, case: BenchCase) -> Callable[[], Any]:
-    """Returns the average's forward pass on random images, captured if steps are."""
+    """Returns a function that makes the average's forward pass, captured if steps are."""
     average, where = learner.trainer.distillation.teaching, learner.trainer.torch_device
     assert average is not None
     views = torch.rand(learner.teacher_images(case.batch), *case.shape, device=where)

@@ -1,13 +1,14 @@
 """Compares `gsa` and `er` with river's softmax regression and scikit-learn's linear SGD.
 
-The stream is MNIST as 64 principal components, with names as labels, seen once.
+The stream is MNIST as 64 principal components, with the digits' names as labels.
 
     python benchmarks/vectors.py --memory 200
 
 Two digits at a time, in batches of 10, each sample seen once. The components are those of all
-training images (labels take no part in that), divided by the deviation of the first. Every learner
-sees the same batches in the same order; accuracy is over all 10 000 test images at the end. One
-JSON line each. River (pip install river) is left out where it is not installed.
+training images (computed without labels), divided by the standard deviation of the first component.
+Every learner sees the same batches in the same order; accuracy is over all 10 000 test images at
+the end. The script prints one JSON line for each. River (pip install river) is left out if it is
+not installed.
 """
 
 from __future__ import annotations

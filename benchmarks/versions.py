@@ -33,6 +33,7 @@ ON_A_GPU = {
     "scr": ({"method": "scr"}, 200),
     "ocm": ({"method": "ocm"}, 50),
 }
+# reads requests from standard input and prints the seconds of each; also runs in older versions
 WORKER = """
 import json, sys, time, torch
 try:
@@ -104,6 +105,7 @@ def worker(tree: str) -> subprocess.Popen[str]:
 
 
 def seconds(process: subprocess.Popen[str], request: str) -> float:
+    """Sends a request to a worker; returns the seconds that its steps took."""
     process.stdin.write(f"{request}\n")
     process.stdin.flush()
     return float(process.stdout.readline())

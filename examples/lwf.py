@@ -1,15 +1,17 @@
-"""Learning without forgetting: your own method, with the previous network as its teacher.
+"""Learning without forgetting: an example of your own method, with the previous network as a
+teacher.
 
-Paper: Li, Hoiem, "Learning without Forgetting", ECCV 2016. With N the classes that are new since
-the last boundary, K the classes of the previous network, o the network's logits of a view of the
-stream batch X^new, and o' the logits of the previous network, a copy from that boundary:
+Paper: Li, Hoiem, "Learning without Forgetting", ECCV 2016. The previous network is a copy of the
+network at the last boundary. N are the classes that are new since then, K the classes that the
+previous network knew. o are the network's logits of a view of the stream batch X^new. o' are the
+previous network's logits of the same view:
 
     L = E_{X^new} -log softmax_N(o)_y + strength T^2 E_{X^new} KL(softmax_K(o'/T) || softmax_K(o/T))
 
 Departures: one pass over the stream and one head. The paper trains for many epochs, first the new
 rows alone, and knows the task of each test sample.
 Cost: the batch, forward and backward, and a forward pass through the previous network. No sample is
-kept. The previous network is kept; it is as large as the network itself.
+kept, but the previous network is, which is as large as the network itself.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class LwF(Learner):
     strength
         Weight of the distillation loss.
     temperature
-        T, which divides the logits of both networks.
+        Temperature T, which divides the logits of both networks.
 
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     >>> *_, last = onepass.evaluate(LwF(seed=0), stream)
@@ -67,9 +69,9 @@ class LwF(Learner):
         return ImageCount(trained=views, scored=views)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                      (b)
-        (stream_out,) = self.forward(stream)  # o                    (b, C)
-        teacher_logits = self.previous(stream_out.views)  # o'               (b, C)
+        stream = Samples.of(x, y)  # X^new                                (b)
+        (stream_out,) = self.forward(stream)  # logits o               (b, C)
+        teacher_logits = self.previous(stream_out.views)  # logits o'  (b, C)
 
         stream_loss = cross_entropy(stream_out, among=self.new)
         old_loss = distillation(stream_out, teacher_logits, self.previous.known, self.temperature)

@@ -1,22 +1,23 @@
-"""Proxy-based contrastive replay pulls every sample to the proxy of its class, and pushes it away
-from the proxies of the classes in its batch, each weighted by its number of samples.
+"""Proxy-based contrastive replay: pull every sample to the proxy of its class, and push it away
+from the proxies of all classes in the step. A class weighs as much as it has samples in the step.
 
 Paper: Lin et al., "PCR: Proxy-based Contrastive Replay for Online Class-Incremental Continual
-Learning", CVPR 2023. With h the backbone's features, w_c the proxy of class c (its row of the
-head), t the temperature, and I two views of each sample of the stream batch and of a draw from the
-memory:
+Learning", CVPR 2023. h are the backbone's features, w_c is the proxy of class c (its row of the
+head), t is the temperature. I are two views of each sample of the stream batch and of a draw from
+the memory:
 
     s_ic = cos(h(x_i), w_c) / t
     L    = E_{i in I} -log [e^{s_iy_i} / sum_{k in I} e^{s_iy_k}]
 
-The sum contains each class c n_c times, as often as I does: it equals sum_c n_c e^{s_ic}. The
-prediction is the class with the highest s among the classes seen so far.
+n_c is the number of views of class c in I, so the sum equals sum_c n_c e^{s_ic}. The prediction is
+the class with the highest s among the classes seen so far.
 
 Decisions: stream and replay have separate forward passes, as in the authors' code.
 Departures from the authors' code (FelixHuiweiLin/PCR): their first view is the unchanged sample;
-here both views are augmented. They do not train while the memory is empty. Optimiser, network and
-numbers of samples are the protocol's; theirs are SGD at 0.1, a narrow ResNet18, and a draw of 10.
-Cost: 2 (batch + replay) images, forward and backward. Kept: raw sample and label.
+here both views are augmented. They do not train while the memory is empty; here the stream batch is
+trained then. Optimiser, network and numbers of samples are the protocol's; theirs are SGD at 0.1, a
+narrow ResNet18, and a draw of 10.
+Cost: 2 (batch + replay) images, forward and backward. Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class PCR(Replay):
     Parameters
     ----------
     temperature
-        Divides the cosines.
+        Temperature t, which divides the cosines.
 
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     >>> *_, last = onepass.evaluate(PCR(memory=100, seed=0), stream)
@@ -75,7 +76,7 @@ class PCR(Replay):
 
 
 def proxy_contrast(out: Output) -> Tensor:
-    """Returns L over the samples of an output with logits s; samples of weight 0 do not count.
+    """Returns L over the views of an output whose logits are s. Samples of weight 0 do not count.
 
     >>> two = Output(torch.tensor([[3.0, 1.0], [0.0, 2.0]]), torch.tensor([0, 1]), torch.ones(2))
     >>> proxy_contrast(two)  # log(1 + e^-2) for both samples
@@ -83,7 +84,7 @@ def proxy_contrast(out: Output) -> Tensor:
     """
     counts = out.weight @ one_hot(out.y, out.logits.shape[1]).float()  # n_c  (C)
     others = (out.logits + counts.log()).logsumexp(dim=1)  # log sum_c n_c e^{s_ic}  (n)
-    own = out.logits.gather(1, out.y.unsqueeze(1)).squeeze(1)  # s_iy  (n)
+    own = out.logits.gather(1, out.y.unsqueeze(1)).squeeze(1)  # own class: s_iy  (n)
     return mean(others - own, out.weight)
 
 

@@ -1,6 +1,7 @@
-"""Learns a stream of feature vectors without tasks, and predicts at any time.
+"""Learns a stream of feature vectors without given task boundaries, and predicts at its end.
 
-Three sensors appear one after another; the third appears while the first comes back.
+The class of a vector is the sensor that sent it. The first two sensors appear one after the other.
+The third appears while the first comes back.
 """
 
 import numpy as np
@@ -9,6 +10,7 @@ import onepass
 
 rng = np.random.default_rng(0)
 centres = rng.normal(size=(3, 8)) * 2
+# the sensor of each batch
 schedule = [0] * 30 + [1] * 30 + [0, 2] * 30
 
 learner = onepass.GSA(memory=60, seed=0)

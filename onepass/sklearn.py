@@ -35,14 +35,14 @@ EXPECTED_TO_FAIL = {
     "check_methods_subset_invariance": "scores are float32, whose last digits depend on how many "
     "rows are scored at once; probabilities may differ by 2e-7, and the check allows 1e-7"
 }
-"""The checks of scikit-learn that may fail, with reasons, as its `expected_failed_checks` takes."""
+"""Checks of scikit-learn that may fail, each with the reason; for its `expected_failed_checks`."""
 
 
 class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that learns rows once each, in batches, in the order given.
 
-    After fitting, `learner_` is the learner, with the labels of `y`. It can be saved and can
-    predict like any other.
+    After fitting, `learner_` is the learner. Its classes are the labels of `y`, with booleans as 0
+    and 1. It saves and predicts like any other learner.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 - scikit-learn's name
-        """Learns all rows with a new learner, each once, in the order given."""
+        """Learns all rows with a new learner, each once, in the order given; returns `self`."""
         x, labels = self._checked(X, y, first=True)
         self.learner_ = self._new_learner()
         self.classes_ = _sorted_classes(labels)
@@ -95,10 +95,10 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
-        """Learns more rows, each once.
+        """Learns more rows, each once; returns `self`.
 
-        New classes may come at any time. Those in `classes` enter `classes_` at once, even if no
-        row has them yet.
+        The first call makes the learner, unless `fit` has made it. New classes may come at any
+        time. Those in `classes` enter `classes_` at once, even if no row has them yet.
         """
         first = not hasattr(self, "learner_")
         x, labels = self._checked(X, y, first=first)
@@ -116,7 +116,10 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes_[best]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
-        """Returns the softmax of the scores, (n, classes), columns in the order of `classes_`."""
+        """Returns the softmax of the scores, (n, classes), columns in the order of `classes_`.
+
+        A class without a row so far has the probability 0.
+        """
         return self._scores(X).softmax(dim=1).numpy()
 
     # ---- internals
@@ -126,6 +129,10 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return construct(registry.get(self.method).learner, **given, **self._settings)
 
     def _checked(self, X: Any, y: Any, first: bool) -> tuple[Array, Array]:  # noqa: N803
+        """Returns samples and labels; raises an error if they or `batch` are invalid.
+
+        With `first`, the number of columns of X is stored; later calls must have the same.
+        """
         expect_type("batch", self.batch, int)
         if self.batch < 1:
             raise InputError(f"batch must be at least 1, not {self.batch}")
@@ -143,11 +150,14 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return rows
         shape = tuple(self.image_shape)
         if len(shape) not in (2, 3) or math.prod(shape) != rows.shape[1]:
-            raise InputError(f"image_shape is {shape}, but rows have {rows.shape[1]} values")
+            raise InputError(
+                f"image_shape is {shape}, but must be two or three numbers whose product is "
+                f"{rows.shape[1]}, the values of a row"
+            )
         with np.errstate(invalid="ignore"):  # values that the cast changes are refused below
             pixels = rows.astype(np.uint8)
         if rows.dtype != np.uint8 and not np.array_equal(pixels, rows):
-            raise InputError("with image_shape rows are pixels: whole numbers from 0 to 255")
+            raise InputError("with image_shape, rows must hold pixels: whole numbers from 0 to 255")
         return pixels.reshape(len(rows), *shape)
 
     def _teach(self, x: Array, labels: Array) -> None:
@@ -177,7 +187,11 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores the learner; a module or function among the settings is taken from them."""
+        """Restores the learner.
+
+        A network or an augmentation function among the settings is passed on, because the
+        learner's content does not include it.
+        """
         super().__setstate__(state)
         if "learner_" in state:
             net, augment = self._settings.get("net"), self._settings.get("augment")

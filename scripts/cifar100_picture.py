@@ -1,7 +1,7 @@
 """Draws docs/cifar100.png: the accuracy of every method on CIFAR100 with 1000 stored samples.
 
-The numbers come from the committed lines. Each preset (common, official, tuned, best) has a bar,
-each run a dot, and the published accuracy a diamond.
+The numbers come from the lines in results/lines/. Each preset (common, official, tuned, best) has a
+bar, each run a dot, and the published accuracy a diamond.
 
 python scripts/cifar100_picture.py
 """
@@ -28,13 +28,14 @@ PRESETS = {
     "best": "tuned, and distilled from its average",
 }
 COLOURS = {"common": "#4878a8", "official": "#e1923e", "tuned": "#3f8f5b", "best": "#8a4fa3"}
-IGNORED = ("precision", "every")  # how to compute, and how often to score
+IGNORED = ("precision", "every")  # how to compute and how often to score: not another variant
 
 
 def accuracies_by_preset() -> dict[str, dict[str, list[float]]]:
     """Returns the accuracies by method and preset.
 
-    The first of the files that has a method and preset counts, and there the latest revision.
+    They come from the first of FILES that has the method and preset, and there from the latest
+    revision.
     """
     by_method: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name in FILES:
@@ -51,7 +52,10 @@ def accuracies_by_preset() -> dict[str, dict[str, list[float]]]:
 
 
 def published(method: str) -> float | None:
-    """Returns the published accuracy of a method, from the GSA paper if it has one."""
+    """Returns the published accuracy of a method, None if there is none.
+
+    The GSA paper's figure is preferred to that of the method's own paper.
+    """
     text = with_sources(values_for_cell(method, "cifar100", 1000))
     return float(text.split()[0]) if text else None
 

@@ -2,9 +2,9 @@
 
     python scripts/reproduced.py mnist
 
-It reads the lines in results/. For each size of the memory it lists the methods within three points
-of the published figure, those above it, those below it, and those that were not run. Each method
-comes with our distance in points and the number of seeds.
+It reads the lines in results/lines/. For each size of the memory it lists the methods within three
+points of the published figure, those further above, those further below, and those that were not
+run. Each method comes with our distance in points and the number of seeds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def verdict(gap: float) -> str:
 
 
 def table(dataset: str) -> Table:
-    """Returns verdicts by sizes of the memory, with the methods in the cells."""
+    """Returns a table of methods, with a row for each verdict and a column for each memory size."""
     long = long_table("table1", read(RESULTS), datasets=[dataset])
     cells = [dict(zip(long.header, row, strict=True)) for row in long.body]
     figures = [cell for cell in cells if cell["published"] and not cell["variant"]]

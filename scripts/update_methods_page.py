@@ -34,6 +34,7 @@ def remark(info: MethodInfo) -> str:
 
 
 def table(runs: Path) -> str:
+    """Returns the table of the finished runs as Markdown."""
     infos = {info.key: info for info in registry.methods()}
 
     def position(row: list[str]) -> tuple[bool, int, str]:

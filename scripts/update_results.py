@@ -1,4 +1,4 @@
-"""Makes the tables on the pages in results/ again from the committed lines.
+"""Updates the tables on the pages in results/ from the committed lines.
 
     python scripts/update_results.py
 

@@ -1,6 +1,7 @@
-"""Devices: which one to compute on, how much it can hold, and with which numerical settings.
+"""Devices: the choice of one, free GPU memory, CPU cores and threads, numerical settings, and
+errors for a lack of RAM or GPU memory.
 
-Functions import torch themselves, so that commands which do not compute start without it.
+Each function imports torch itself, so that commands which do not compute start without it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 SMALLEST_FLOAT = math.ulp(0.0)  # equals 0 only while this thread treats subnormals as 0
 AUTOCAST = ("cpu", "cuda", "mps")
 PROCESS = os.getpid()  # the one that has imported onepass
-LARGE = 10_000  # a setting at least this large is named when memory runs out
-# Texts by which torch reports a lack of memory, or sizes that overflow, in errors of general types.
+LARGE = 10_000  # a setting at least this large is named when RAM or GPU memory runs out
+# torch reports a lack of RAM, and sizes that overflow, in errors of general types with these texts.
 OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",
     "not enough memory",
@@ -37,7 +38,7 @@ OUT_OF_MEMORY_TEXTS = (
 
 def resolve_device(name: str) -> torch.device:
     """Returns the device of this name: `auto` is an NVIDIA GPU if there is one, else the CPU; `mps`
-    is Apple's GPU. Raises an InputError if torch does not see the device.
+    is Apple's GPU. Raises an InputError if the name is invalid or torch does not see the device.
 
     >>> resolve_device("cpu")
     device(type='cpu')
@@ -70,12 +71,13 @@ def device_type(name: str) -> str:
 
 
 def selected_gpu(name: str) -> AbstractContextManager[object]:
-    """Makes this GPU the default for streams, graphs and kernels that name no GPU; does nothing for
-    a device without a number."""
+    """Returns a context in which this GPU is the default for CUDA streams, graphs and kernels that
+    name no GPU. The context does nothing for a device without a number, or if there is no GPU."""
+    if device_type(name) == name:
+        return nullcontext()
     import torch
 
-    numbered = device_type(name) != name and torch.cuda.is_available()
-    return torch.cuda.device(name) if numbered else nullcontext()
+    return torch.cuda.device(name) if torch.cuda.is_available() else nullcontext()
 
 
 def own_precision() -> AbstractContextManager[object]:
@@ -117,9 +119,9 @@ def expect_working_threads() -> None:
 
 @contextmanager
 def no_subnormals() -> Iterator[None]:
-    """Rounds subnormal floats to 0 inside. A CPU computes with them many times slower, and no
-    result depends on them. Adam's moments become subnormal within a thousand steps if a weight gets
-    no gradient, as for the pixels around a digit, which are always 0.
+    """Rounds subnormal floats (nearest to 0) to 0 in the body. A CPU computes with them many times
+    slower, and they are too small to change a result. Adam's moments become subnormal within a
+    thousand steps if a weight gets no gradient, as those of the pixels around a digit.
 
     Changes nothing if torch uses several threads. The mode belongs to a thread, and a worker thread
     inherits it from whichever thread started it, so the bits would depend on that.
@@ -145,7 +147,8 @@ def widest_float(device: torch.device) -> torch.dtype:
 
 
 def free_gpu_bytes(device: torch.device) -> int | None:
-    """Returns the bytes of GPU memory left for tensors of this process; None except for CUDA GPUs.
+    """Returns the bytes of GPU memory left for tensors of this process; None unless the device is a
+    CUDA GPU.
 
     >>> free_gpu_bytes(resolve_device("cpu")) is None
     True
@@ -160,8 +163,8 @@ def free_gpu_bytes(device: torch.device) -> int | None:
 
 
 def is_on_host(value: torch.Tensor) -> bool:
-    """Returns whether a tensor's value can be read at once, without waiting for a GPU. A fake
-    tensor of torch.compile has no value."""
+    """Returns whether a tensor's value can be read at once, without waiting for a GPU. Subclasses
+    of Tensor count as False, because a fake tensor of torch.compile has no value."""
     import torch
 
     return value.device.type == "cpu" and type(value) is torch.Tensor
@@ -176,8 +179,8 @@ def usable_cores() -> int:
 
 @contextmanager
 def naming_large_settings(numbers: Mapping[str, object]) -> Iterator[None]:
-    """Replaces an out-of-memory error by a TooLargeError that names the large values in `numbers`,
-    which are the settings that decide how much memory the body takes."""
+    """Replaces a lack of RAM or GPU memory in the body by a TooLargeError. Its message names those
+    settings in `numbers` that are 10,000 or more; other errors pass."""
     import torch
 
     try:
@@ -193,19 +196,20 @@ def naming_large_settings(numbers: Mapping[str, object]) -> Iterator[None]:
         }
         settings = ", ".join(f"{name}={value}" for name, value in large.items())
         raise TooLargeError(
-            f"this machine does not have enough memory for {settings or 'a step'}"
+            f"this machine does not have enough RAM or GPU memory for {settings or 'a step'}"
         ) from None
 
 
 def allow_determinism() -> None:
-    """Sets the environment variable that deterministic cuBLAS needs. It takes effect only before
-    the first use of a GPU."""
+    """Sets the environment variable that deterministic cuBLAS needs, unless it is set. It takes
+    effect only before the first use of a GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @contextmanager
 def threads_and_determinism(threads: int, deterministic: bool) -> Iterator[None]:
-    """Sets the number of CPU threads, and deterministic algorithms if wanted; restores both."""
+    """Sets torch's number of CPU threads for the body, and deterministic algorithms if wanted;
+    restores both afterwards. `CUBLAS_WORKSPACE_CONFIG` stays set."""
     import torch
 
     before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()

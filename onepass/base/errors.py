@@ -1,4 +1,5 @@
-"""The errors of onepass. An `OnepassError` is one that the user can correct."""
+"""The errors of onepass: an `OnepassError` is one that the user can correct, a `TrainingError` is a
+failure of training itself."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ class OnepassError(Exception):
 
 
 class InputError(OnepassError, ValueError):
-    """A batch, a label or a setting is invalid."""
+    """An argument is invalid: a batch, a label, a setting or an option."""
 
 
 class TooLargeError(InputError):
@@ -22,7 +23,8 @@ class TooLargeError(InputError):
 
 
 class UnknownNameError(OnepassError, LookupError):
-    """There is no method, dataset or setting of this name; the message suggests the nearest."""
+    """There is no method, dataset, setting or other entry of this name. The message lists the valid
+    names and suggests one that is similar."""
 
     def __init__(self, kind: str, name: str, valid: Iterable[str], more: str = "") -> None:
         names = sorted(valid)
@@ -33,7 +35,7 @@ class UnknownNameError(OnepassError, LookupError):
 
 
 class NotFittedError(OnepassError, ValueError, AttributeError):
-    """A learner cannot predict because it has learned from no batch yet."""
+    """A learner has seen no batch yet, so it cannot predict, and its network does not exist."""
 
 
 class DataError(OnepassError):
@@ -41,7 +43,7 @@ class DataError(OnepassError):
 
 
 class CheckpointError(OnepassError):
-    """A file is not a checkpoint, or not one of this method or version."""
+    """A file is not a checkpoint, is damaged, or does not fit this learner, method or version."""
 
 
 class MissingEntryError(CheckpointError, KeyError):
@@ -51,23 +53,26 @@ class MissingEntryError(CheckpointError, KeyError):
 
 
 class WriteError(OnepassError, OSError):
-    """A file could not be written; its previous content is intact."""
+    """A file could not be written or appended to; its previous content is intact."""
 
 
 class RunError(OnepassError):
-    """A run folder exists already, belongs to other settings, or cannot be written."""
+    """A run folder or a results file is missing, foreign, damaged or unwritable, or the folder of a
+    new run exists already. A run that fails while it trains raises a `TrainingError`."""
 
 
 class BusyError(RunError):
-    """Another process is working on this run."""
+    """Another process has locked this run's folder."""
 
 
 class TrainingError(RuntimeError):
-    """Training itself failed. The command line exits with status 1."""
+    """A run failed while it trained: it diverged, met an unexpected error, or was killed. The
+    command line exits with status 1."""
 
 
 def error_name(problem: BaseException) -> str:
-    """Returns the name of the error's nearest class in this module, or "" if it has none here.
+    """Returns the name of the error's class, or of its nearest base class, in this module; "" if
+    none is defined here.
 
     >>> error_name(DataError("no file")), error_name(KeyError("lr"))
     ('DataError', '')
@@ -76,8 +81,8 @@ def error_name(problem: BaseException) -> str:
 
 
 def rebuild_error(name: str, text: str) -> Exception:
-    """Returns an error from its class name in this module and its text, as another process raised
-    it.
+    """Returns an error of the class with this name in this module. Another process raised it, and
+    sent its name and text.
 
     >>> rebuild_error("UnknownNameError", "unknown method 'gsaa'")
     UnknownNameError("unknown method 'gsaa'")

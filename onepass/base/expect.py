@@ -16,7 +16,9 @@ from onepass.base.errors import CheckpointError, MissingEntryError
 
 def expect_alike(saved: Any, wanted: Any, name: str) -> None:
     """Raises a CheckpointError if `saved` differs from `wanted` in keys, types, shapes or dtypes.
-    Values may differ. `name` is the path of `saved` in the file.
+
+    Values may differ. Dicts are compared entry by entry; the items of a list are not compared.
+    `name` is the path of `saved` in the file, for the message.
 
     >>> expect_alike({"size": torch.zeros(3)}, {"size": torch.zeros(2)}, "store")
     Traceback (most recent call last):
@@ -25,7 +27,7 @@ def expect_alike(saved: Any, wanted: Any, name: str) -> None:
     """
     if isinstance(wanted, Tensor):
         _expect_tensor(saved, wanted, name)
-    elif type(saved) is not type(wanted):
+    elif type(saved) is not type(wanted):  # isinstance would take True for an int
         raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
     elif isinstance(wanted, dict):
         expect_keys(saved, wanted, name)
@@ -34,7 +36,8 @@ def expect_alike(saved: Any, wanted: Any, name: str) -> None:
 
 
 def expect_keys(saved: Any, wanted: Any, name: str) -> None:
-    """Raises a CheckpointError unless both dicts have the same keys, in any order."""
+    """Raises a CheckpointError unless `saved` is a dict with exactly the keys `wanted`, in any
+    order; a missing key is a MissingEntryError."""
     expect_kind(saved, dict, name)
     if missing := [key for key in wanted if key not in saved]:
         raise MissingEntryError(f"{name} has no {missing[0]!r}")
@@ -49,8 +52,8 @@ def expect_kind(saved: Any, kind: type, name: str) -> None:
 
 
 def expect_number(saved: Any, low: int, high: int, name: str) -> int:
-    """Returns an integer, saved as an int or as an int64 tensor of shape (); raises a
-    CheckpointError unless it lies in low … high."""
+    """Returns a saved integer, which may be an int or an int64 tensor of shape (). Raises a
+    CheckpointError unless it is one and lies in low … high."""
     if isinstance(saved, Tensor):
         _expect_tensor(saved, torch.zeros((), dtype=torch.int64), name)
         saved = int(saved)
@@ -61,7 +64,8 @@ def expect_number(saved: Any, low: int, high: int, name: str) -> int:
 
 
 def expect_rows(saved: Tensor, classes: int, name: str) -> None:
-    """Raises a CheckpointError unless all rows of the class head are below `classes`."""
+    """Raises a CheckpointError unless `saved` holds only rows of the class head that have a class:
+    0 to `classes` - 1."""
     strange = saved[(saved < 0) | (saved >= classes)]
     if len(strange):
         raise CheckpointError(
@@ -70,16 +74,20 @@ def expect_rows(saved: Tensor, classes: int, name: str) -> None:
 
 
 def _expect_tensor(saved: Any, wanted: Tensor, name: str) -> None:
+    """Raises a CheckpointError unless `saved` is a plain tensor of the same shape and dtype."""
     if type(saved) is not Tensor:
         raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
     # the shape of a sparse or meta tensor says nothing about its data
     if saved.layout != torch.strided or saved.is_meta or saved.requires_grad:
-        raise CheckpointError(f"{name} is not a plain tensor of numbers")
+        raise CheckpointError(
+            f"{name} is not a plain tensor: it is sparse, without data, or needs a gradient"
+        )
     if (saved.dtype, saved.shape) != (wanted.dtype, wanted.shape):
         raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
 
 
 def _kind(value: Any) -> str:
+    """Returns a value's type for a message; for a tensor, its dtype and shape."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     return type(value).__name__

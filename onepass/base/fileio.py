@@ -1,6 +1,6 @@
-"""File I/O that survives kills and full disks: a file is written whole or not at all.
+"""File I/O that survives kills and full disks: a file is replaced whole or not at all.
 
-Also here: lines of JSON appended by several processes, file locks, and strict JSON.
+The module also appends JSON lines from several processes, locks files, and parses JSON strictly.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from onepass.base.errors import InputError, WriteError
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Writes a temporary file beside the target, flushes it to the disk and renames it. A kill at
-    any moment, or a full disk, leaves the previous file intact.
+    """Calls `write` on a temporary file beside the target, flushes it to the disk and renames it. A
+    kill at any moment, or a full disk, leaves the previous file intact.
 
     A link at the target is replaced, not followed. The temporary name is random, so that another
     user cannot put a link there in advance. Raises a WriteError if the system refuses.
@@ -65,7 +65,8 @@ def write_json(path: Path, content: object) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Appends text to a file, which is made if it is missing; the disk may get it later."""
+    """Appends text to a file, which is made if it is missing. The text may reach the disk later;
+    `flush_to_disk` waits for it. Raises a WriteError if the system refuses."""
     try:
         number = _open_descriptor(path, os.O_WRONLY | os.O_APPEND)
         with os.fdopen(number, "a", encoding="utf-8", newline="\n") as file:
@@ -77,7 +78,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Waits until everything appended to a file is on the disk."""
+    """Waits until everything appended to a file is on the disk; makes the file if it is missing."""
     try:
         with os.fdopen(_open_descriptor(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
             os.fsync(file.fileno())
@@ -89,7 +90,8 @@ def append_line(path: Path, line: str, *, unless: str = "") -> None:
     """Appends a JSON line to a file shared by several processes, whole or not at all.
 
     A broken last line, left by a kill, is cut off; a last line that only lacks its newline gets it.
-    Appends nothing if the file contains the text `unless` already.
+    Appends nothing if the file contains the text `unless` already. Raises a WriteError if the
+    system refuses, or if the last line is not one that onepass wrote.
     """
     with _growing(path) as (file, end, missing):
         file.truncate(end)
@@ -116,7 +118,7 @@ def _growing(path: Path) -> Iterator[tuple[FileIO, int, str]]:
     try:
         with os.fdopen(_open_descriptor(path, os.O_RDWR | os.O_APPEND), "rb+", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "it is not a file")
+                raise OSError(errno.EINVAL, "it is not a regular file")
             with _file_lock(file.fileno(), path, wait=True):
                 yield file, *_end_of_whole_lines(file)
     except OSError as problem:
@@ -126,7 +128,11 @@ def _growing(path: Path) -> Iterator[tuple[FileIO, int, str]]:
 
 
 def _end_of_whole_lines(file: FileIO) -> tuple[int, str]:
-    """Returns the offset at which the whole lines end, and the newline if the last one lacks it."""
+    """Returns the offset at which the whole lines end, and the text still missing there: a newline
+    if the last line lacks only that, else "".
+
+    Raises an OSError if the last line is neither JSON nor a broken JSON line.
+    """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - 1))
     if file.read(1) in (b"", b"\n"):  # the usual case needs no look at the rest
@@ -141,7 +147,9 @@ def _end_of_whole_lines(file: FileIO) -> tuple[int, str]:
         if last.startswith("{"):
             return begin, ""
         # not our broken line: cutting it off could destroy a foreign file
-        raise OSError(errno.EINVAL, "its last line is not JSON") from None
+        raise OSError(
+            errno.EINVAL, "its last line is not JSON, so onepass did not write it"
+        ) from None
     return size, "\n"
 
 
@@ -158,8 +166,11 @@ def _write_all(file: FileIO, content: bytes) -> None:
 
 @contextmanager
 def locked_file(path: Path, *, wait: bool) -> Iterator[None]:
-    """Holds a file's lock, which only one process can have; it ends with the process at the latest.
-    Raises a BlockingIOError if another process holds it and `wait` is False."""
+    """Holds a file's lock for the body; only one process can have it, and it ends with the process
+    at the latest. The file is made if it is missing.
+
+    Raises a BlockingIOError if another process holds the lock and `wait` is False.
+    """
     number = _open_descriptor(path, os.O_RDWR)
     try:
         with _file_lock(number, path, wait=wait):
@@ -170,8 +181,8 @@ def locked_file(path: Path, *, wait: bool) -> Iterator[None]:
 
 @contextmanager
 def _file_lock(number: int, path: Path, *, wait: bool) -> Iterator[None]:
-    """Locks an open file until it is closed. On a file system without locks, a file beside it
-    serves as the lock; one left behind by a dead process is removed."""
+    """Locks an open file until it is closed. On a file system without locks, the lock is a file
+    beside it, for the body; one left behind by a dead process is removed."""
     from filelock import SoftFileLock, Timeout, lock_descriptor
 
     beside = ExitStack()
@@ -204,8 +215,8 @@ def _open_descriptor(path: Path, flags: int) -> int:
 
 
 def parse_json(text: str) -> Any:
-    """Returns parsed JSON. Raises a ValueError for anything that onepass never writes: NaN and half
-    a surrogate pair (which Python accepts), numbers too large for a float, and deep nesting."""
+    """Returns parsed JSON. Raises a ValueError for text that is not JSON, and for JSON that onepass
+    never writes: NaN, half a surrogate pair, numbers too large for a float, and deep nesting."""
     content = parse_json_fast(text)
     try:
         written = json.dumps(content, allow_nan=False, ensure_ascii=False)
@@ -216,7 +227,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_json_object(text: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
-    """Returns a parsed JSON object; raises a ValueError that says why the text is not one."""
+    """Returns the dict of a JSON object; raises a ValueError that says why the text is not one."""
     try:
         content = parse(text)
     except ValueError:
@@ -227,8 +238,9 @@ def parse_json_object(text: str, parse: Callable[[str], Any] = parse_json) -> di
 
 
 def parse_json_fast(text: str) -> Any:
-    """Returns what `parse_json` returns, three times as fast and with fewer checks: a number may be
-    infinite and a character half of one. For readers of a few values in very many files."""
+    """Returns what `parse_json` returns, three times as fast and with fewer checks: 1e999 is read
+    as infinity, and half a surrogate pair is kept. For readers of a few values in very many
+    files."""
     try:
         return DECODER.decode(text)
     except RecursionError:

@@ -15,7 +15,7 @@ from onepass.base.parts import Label
 from onepass.base.text import quoted
 
 Array = np.ndarray[Any, Any]
-NUMBERS = "biufc"  # NumPy's dtype kinds of numbers
+NUMBERS = "biufc"  # NumPy's dtype kinds of numbers and booleans
 EXPECTED = (
     "expected images of shape (n, channels, height, width), uint8 or float, uint8 images of shape "
     "(n, height, width), or float feature vectors of shape (n, features)"
@@ -53,22 +53,27 @@ def _as_array(values: Any, what: str) -> Array:
 
 
 def _dense(tensor: Tensor, what: str) -> Tensor:
-    """Returns the tensor detached; raises an InputError if it is sparse, nested, quantized or on
-    the meta device. A tensor made in inference mode is copied, because autograd cannot use it."""
+    """Returns the tensor detached. Raises an InputError if it is sparse, nested, quantized, or on
+    another device than the CPU or a GPU.
+
+    A tensor made in inference mode is copied, because autograd cannot use it.
+    """
     dense = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
     if not dense or tensor.device.type not in ("cpu", "mps", "cuda"):
         odd = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
         kind = f"{odd} tensor on {tensor.device.type!r}"
         raise InputError(
-            f"{what} must be a plain tensor on the host or a GPU, not a {kind}: "
+            f"{what} must be a plain tensor on the CPU or a GPU, not a {kind}: "
             f"{what}.to_dense() may help"
         )
     return tensor.clone() if tensor.is_inference() else tensor.detach()
 
 
 def as_samples(x: Any) -> Tensor:
-    """Returns images (n, c, h, w) as uint8 or float32, or vectors (n, d) as float32. Nested lists
-    of numbers are vectors. Raises an InputError for anything else, and for NaN and infinity.
+    """Returns images (n, c, h, w) as uint8 or float32, or vectors (n, d) as float32.
+
+    Grey uint8 images (n, h, w) get a channel. A list of lists of numbers becomes vectors. Raises an
+    InputError for anything else, for an empty batch, and for NaN and infinity.
 
     >>> as_samples([[1, 2], [3, 4]]).dtype
     torch.float32
@@ -100,7 +105,7 @@ def as_samples(x: Any) -> Tensor:
 def _shape_hint(samples: Tensor) -> str:
     """Returns advice for two frequent mistakes; "" for other shapes."""
     if samples.ndim == 1:
-        return "; a batch of one sample is x[None]"
+        return "; give a single sample as x[None]"
     if samples.ndim == 2 and not samples.is_complex():
         return "; x.astype('float32') makes whole numbers features"
     return ""
@@ -111,7 +116,8 @@ def _describe_given(samples: Tensor) -> str:
 
 
 def as_labels(y: Any, count: int) -> list[Label]:
-    """Returns one label for each of `count` samples: all text, or all whole numbers.
+    """Returns one label for each of `count` samples: all text, or all whole numbers. Raises an
+    InputError for anything else; 7.0 counts as 7, and True as no number.
 
     >>> as_labels(["cat", "dog"], 2), as_labels(torch.tensor([-1, 7]), 2)
     (['cat', 'dog'], [-1, 7])
@@ -128,7 +134,7 @@ def as_labels(y: Any, count: int) -> list[Label]:
     if isinstance(y, list | tuple):  # NumPy would turn ["cat", 7] into two strings
         return _expect_one_kind(y)
     if isinstance(given, Tensor) or given.dtype.kind in NUMBERS:
-        return _integer_labels(_as_tensor(given, "y"))
+        return _integer_labels(given if isinstance(given, Tensor) else _as_tensor(given, "y"))
     return _expect_one_kind(_as_list(given))
 
 

@@ -3,7 +3,7 @@ outputs, stateful parts and steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -28,17 +28,17 @@ class Samples(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Samples:
-        """Returns samples of weight 1, as those of a stream batch are."""
+        """Returns samples of weight 1: none is padding."""
         return cls(x, y, torch.ones_like(y, dtype=torch.float32))
 
     def then(self, other: Samples) -> Samples:
-        """Returns these samples followed by `other`, as one batch."""
+        """Returns these samples followed by those of `other`, as one batch."""
         if not len(other.y):
             return self
         return Samples(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
 
     def cut(self, *sizes: int) -> list[Samples]:
-        """Returns consecutive pieces of these sizes."""
+        """Returns consecutive pieces of these sizes, which add up to the number of samples."""
         pieces = zip(*(torch.split(part, list(sizes)) for part in self), strict=True)
         return [Samples(*piece) for piece in pieces]
 
@@ -47,13 +47,13 @@ MakeViews = Callable[[], Tensor]
 
 
 def views_not_kept() -> Tensor:
-    """Raises a LookupError, in place of an output's views."""
+    """Raises a LookupError: the `make_views` of an output whose views were not kept."""
     raise LookupError("the views behind these logits were not kept")
 
 
 class Output(NamedTuple):
-    """The network's logits (n, C) for a batch, over the capacity of the head, with the classes and
-    weights of its samples; n counts every view."""
+    """The network's logits (n, C) for the views of a batch, with the class and the weight of each
+    view (n). C counts all rows of the head, including rows that have no class yet."""
 
     logits: Tensor
     y: Tensor
@@ -62,14 +62,17 @@ class Output(NamedTuple):
 
     @property
     def views(self) -> Tensor:
-        """The network's inputs, so that a teacher can be run on the same ones."""
+        """The network's inputs behind these logits, so that a teacher can be run on the same ones.
+        Raises a LookupError if they were not kept."""
         return self.make_views()
 
     @classmethod
     def of_all(cls, outputs: Sequence[Output]) -> Output:
-        """Returns the outputs of several batches as one, in order."""
+        """Returns the outputs of several batches as one, in order; the views of several outputs are
+        not kept."""
         if len(outputs) == 1:
             return outputs[0]
+        # all fields except make_views
         logits, y, weight = zip(*(output[:3] for output in outputs), strict=True)
         return cls(torch.cat(logits), torch.cat(y), torch.cat(weight))
 
@@ -80,6 +83,23 @@ class Output(NamedTuple):
     def clone(self) -> Output:
         """Returns a copy with its own tensors and without views."""
         return Output(self.logits.clone(), self.y.clone(), self.weight.clone())
+
+
+class Outputs(list[Output]):
+    """The outputs of several batches, one for each. `logits` holds the logits of all of them if one
+    forward pass gave them in this order."""
+
+    def __init__(self, outputs: Iterable[Output], logits: Tensor | None = None) -> None:
+        super().__init__(outputs)
+        self.logits = logits
+
+    @property
+    def together(self) -> Output:
+        """Returns all outputs as one, without cutting logits and joining them again."""
+        if self.logits is None:
+            return Output.of_all(self)
+        y, weight = torch.cat([out.y for out in self]), torch.cat([out.weight for out in self])
+        return Output(self.logits, y, weight)
 
 
 class StatefulPart:
@@ -95,25 +115,26 @@ class StatefulPart:
 
     @property
     def bytes(self) -> int:
-        """The bytes that a method declares as its cost: the samples of a full memory, the weights
-        of a copy of the network."""
+        """The bytes that this part adds to a method's declared cost: the samples of a full memory,
+        the weights of a copy of the network. A part without a declared cost has 0."""
         return 0
 
     def grow(self, rows: int) -> None:
         """Makes room for a head that now has this many rows."""
 
     def classes_are(self, seen: Tensor, new: Tensor) -> None:
-        """Receives two masks (C) over the head's rows whenever they change: the rows that have a
-        class, and those whose class is new since the last task boundary."""
+        """Receives two masks (C) over the head's rows whenever one changes: `seen` marks the rows
+        that have a class, `new` those whose class is new since the last task boundary."""
 
     def new_task(self) -> None:
-        """Starts a task: the classes that were new are old from now on."""
+        """Is called when a task begins: the classes that were new are old from now on."""
 
     def follow(self) -> None:
-        """Follows the network after one optimiser step; captured in the step's CUDA graph."""
+        """Is called after each optimiser step, for example to average weights. A CUDA graph of the
+        step captures it, so it must not read values on the host."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns copies of the tensors named in `tensors`."""
+        """Returns the part's state for a checkpoint: copies of the tensors named in `tensors`."""
         return {name: getattr(self, name).clone() for name in self.tensors}
 
     def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:
@@ -142,8 +163,11 @@ class StatefulPart:
 
 
 def parts_of(owner: object) -> dict[str, StatefulPart]:
-    """Returns every attribute that is a part, by name. Raises an InputError for a part that only a
-    list or a dict holds, because saving would miss it."""
+    """Returns every attribute that is a part, by name; once, if two attributes hold the same part.
+
+    Raises an InputError for a part that only a list, a tuple or a dict holds, because saving would
+    miss it.
+    """
     found: dict[str, StatefulPart] = {}
     for name, value in vars(owner).items():  # two attributes may hold the same part
         if isinstance(value, StatefulPart) and value not in found.values():
@@ -152,13 +176,17 @@ def parts_of(owner: object) -> dict[str, StatefulPart]:
         items = value.values() if isinstance(value, dict) else value
         for item in items if isinstance(value, list | tuple | dict) else ():
             if isinstance(item, StatefulPart) and item not in found.values():
-                raise InputError(f"{name} holds a part: give it an attribute of its own")
+                raise InputError(
+                    f"{name} holds a {type(item).__name__}: "
+                    "give it an attribute of its own, or it is not saved"
+                )
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A report of one training step; with `repeats`, of the last step on its batch.
+    """A report of one training step: the loss, its named terms, and the outputs in it. If a learner
+    repeats each batch, this is the last step on the batch.
 
     Its tensors stay on the device until they are read. Later steps do not change them.
     """
@@ -169,7 +197,8 @@ class Step:
 
     @cached_property
     def together(self) -> Output | None:
-        """All outputs as one; None if the loss contains no softmax over classes."""
+        """All outputs as one; None if the step reports none, because its loss contains no softmax
+        over classes."""
         return Output.of_all(self.outputs) if self.outputs else None
 
     def __repr__(self) -> str:
@@ -184,8 +213,8 @@ class Step:
 
 
 class ImageCount(NamedTuple):
-    """The number of images that pass through networks, including previous and averaged ones:
-    `trained` with a gradient, `scored` without."""
+    """The number of images that pass through networks: `trained` with a gradient, `scored` without.
+    Passes through previous and averaged networks count too."""
 
     trained: int
     scored: int = 0

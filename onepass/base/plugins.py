@@ -62,7 +62,8 @@ def _describe_error(problem: BaseException) -> str:
 
 
 def import_reference(reference: str) -> Any:
-    """Imports the object that the user named as `package.module:name`.
+    """Returns the object that the user named as `package.module:name`; imports its module. Raises
+    an InputError if there is none.
 
     >>> import_reference("onepass.base.errors:InputError")
     <class 'onepass.base.errors.InputError'>
@@ -76,8 +77,8 @@ def import_reference(reference: str) -> Any:
 
 
 def user_named(reference: str) -> bool:
-    """Returns whether the user has allowed a network `module:name`: by naming its module or its
-    package in this process, or by installing a package that declares it."""
+    """Returns whether the user has allowed a network `module:name`: by naming its module, or a
+    package around it, in this process, or by installing a package that declares it."""
     module = reference.partition(":")[0]
     if any(f"{module}.".startswith(f"{name}.") for name in _user_named):
         return True
@@ -107,7 +108,8 @@ def installed_entry_points(group: str) -> dict[str, EntryPoint]:
 
 
 def load_entry_point(entry: EntryPoint, what: str) -> None:
-    """Imports an entry point, which registers itself; `what` names its kind in an error."""
+    """Imports an entry point, which registers itself. Raises an InputError if that fails; `what`
+    ("method", "dataset") names it in the message."""
     try:
         entry.load()
     except KeyboardInterrupt:

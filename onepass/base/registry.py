@@ -27,12 +27,12 @@ class Declaration(NamedTuple):
 
 
 class Registry(Generic[Entry]):
-    """Entries of one kind by name. A name is given only once; the error for an unknown name
-    suggests the nearest.
+    """Entries of one kind ("method", "dataset") by name. A name is given only once; the
+    error for an unknown name suggests a similar one.
 
-    The modules of the package `home` register entries of our own with a decorator named like the
-    kind. Installed packages add theirs by entry points of the `group`. An entry is imported when it
-    is first looked up.
+    The modules of onepass's package `home` register entries with a decorator named like the kind.
+    Installed packages add theirs by entry points of the `group`. An entry is imported when it is
+    first looked up.
 
     >>> colours = Registry[int]("colour")
     >>> colours.add("red", 0xFF0000, defined=Registry)
@@ -51,7 +51,7 @@ class Registry(Generic[Entry]):
 
     @cached_property
     def declared(self) -> dict[str, Declaration]:
-        """Our own registrations by name, whether they have been imported or not."""
+        """The registrations in onepass's own modules by name, imported or not."""
         origins = lazy.origins(self.home).values() if self.home else ()
         return {
             name: declaration
@@ -60,10 +60,16 @@ class Registry(Generic[Entry]):
         }
 
     def add(self, name: str, entry: Entry, *, defined: Any) -> None:
-        """Registers an entry; `defined` is its function or class. Raises an InputError if another
-        one has the name. The same one may come again, as when a notebook cell is run twice."""
+        """Registers an entry; `defined` is its function or class. Raises an InputError if the name
+        is invalid or another one has it.
+
+        A function or class of the same module and name replaces the earlier one, as when a
+        notebook cell is run twice.
+        """
         if not name or SEPARATORS & set(name):
-            raise InputError(f"{quoted(name)} cannot be a {self.kind}'s name: it has : , = / or \\")
+            raise InputError(
+                f"{quoted(name)} cannot be a {self.kind}'s name: it is empty, or has : , = / or \\"
+            )
         definition = f"{defined.__module__}.{defined.__qualname__}"
         declared = self.declared.get(name)
         if declared and declared.module != defined.__module__:  # it may not be imported yet
@@ -95,12 +101,14 @@ class Registry(Generic[Entry]):
         return list(dict.fromkeys([*self.declared, *self.entries, *self._installed()]))
 
     def summaries(self) -> dict[str, str]:
-        """Returns the first sentence on each entry by name; "" if its module is not ours."""
+        """Returns the first sentence of each entry's docstring by name; "" for an entry that is not
+        onepass's own."""
         known = {name: declaration.summary for name, declaration in self.declared.items()}
         return dict.fromkeys(self.names(), "") | known
 
     def all(self) -> dict[str, Entry]:
-        """Imports and returns all entries; logs a warning for each one that cannot be imported."""
+        """Imports and returns all entries by name; leaves out, with a logged warning, an installed
+        package's entry that cannot be imported."""
         for name in [*self.declared, *sorted(self._installed())]:
             try:
                 name in self  # noqa: B015 - the lookup imports it
@@ -109,7 +117,8 @@ class Registry(Generic[Entry]):
         return {name: self.entries[name] for name in self.names() if name in self.entries}
 
     def _load(self, name: str) -> None:
-        """Imports an installed package's entry, which must register itself under this name."""
+        """Imports an installed package's entry. Raises an InputError if it does not register itself
+        under this name."""
         entry = self._installed()[name]
         plugins.load_entry_point(entry, self.kind)
         if name not in self.entries:

@@ -1,4 +1,4 @@
-"""Independent random generators from one seed. The global generators are never changed."""
+"""Independent random generators from one seed. The global generators are left as they were."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """Returns a generator for one purpose, so that drawing for one never changes another.
+    """Returns a new generator whose seed comes from `seed` and `purpose`, so that draws for one
+    purpose never change those for another.
 
     >>> import torch
     >>> a, b = generator(0, "draws"), generator(0, "augmentation")
@@ -28,6 +29,7 @@ def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> to
 
 
 def permutation(count: int, rng: torch.Generator) -> torch.Tensor:
+    """Returns 0 … count - 1 in random order."""
     import torch
 
     return torch.randperm(count, generator=rng)
@@ -35,11 +37,11 @@ def permutation(count: int, rng: torch.Generator) -> torch.Tensor:
 
 @contextmanager
 def seeded_global_generator(rng: torch.Generator) -> Iterator[None]:
-    """Seeds torch's global CPU generator by one draw from `rng` for the body, for code that can
-    draw from nothing else; restores it afterwards."""
+    """Seeds torch's global CPU generator by one draw from `rng`, for a body that cannot be given a
+    generator; restores its state afterwards."""
     import torch
 
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # saves and restores the CPU generator only
         seed = int(torch.randint(2**62, (), generator=rng))
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
         yield

@@ -35,7 +35,8 @@ T = TypeVar("T")
 
 
 class Setting(NamedTuple):
-    """A constructor argument as listed for users; the default is text as `--set` takes it."""
+    """A constructor argument as listed for users. The default is text as `--set` takes it, or "" if
+    the argument is required."""
 
     name: str
     type: str
@@ -46,8 +47,8 @@ class Setting(NamedTuple):
 class Preset(NamedTuple):
     """Settings of a method that belong together, and their source.
 
-    A preset that mirrors images is invalid for data whose mirror images are of another class,
-    unless it has `unmirrored`, the settings for such data.
+    `unmirrored` are the settings to change for data whose mirror images are of another class
+    (digits). A preset that sets `mirror` to true and has none is refused for them.
     """
 
     settings: dict[str, Any]
@@ -72,7 +73,8 @@ def non_defaults(configured: Any) -> dict[str, Any]:
 
 
 def constructor_call(configured: Any) -> str:
-    """Returns the constructor call of an object as text, without the defaults."""
+    """Returns the constructor call of an object as text for display: without the defaults, and with
+    long values cut."""
     given = (f"{name}={short_value(value)}" for name, value in non_defaults(configured).items())
     return f"{type(configured).__name__}({', '.join(given)})"
 
@@ -96,7 +98,8 @@ def describe_settings(cls: type) -> list[Setting]:
 
 
 def parse_settings(cls: type, texts: dict[str, str]) -> dict[str, Any]:
-    """Returns constructor arguments parsed from text, as `--set` takes them."""
+    """Returns constructor arguments parsed from text, as `--set` takes them. Raises an error for an
+    unknown name, and for a text that does not fit its setting's type."""
     hints = _setting_types(cls)
     for name in texts:
         expect_setting_name(cls, name)
@@ -114,8 +117,8 @@ def _setting_types(cls: type) -> dict[str, Any]:
 
 
 def construct(cls: type[T], **chosen: Any) -> T:
-    """Calls the constructor. Raises an UnknownNameError, which suggests the nearest valid name, for
-    an unknown setting."""
+    """Returns a new object with these settings. Raises an UnknownNameError, which suggests a
+    similar name, for an unknown setting."""
     for name in chosen:
         expect_setting_name(cls, name)
     return cls(**chosen)
@@ -128,8 +131,8 @@ def expect_setting_name(cls: type, name: str) -> None:
 
 
 def convert_settings(configured: Any) -> None:
-    """Converts an object's settings from NumPy scalars to Python's, which files can hold and which
-    do not overflow, and whole numbers to float where the setting is a float."""
+    """Converts an object's settings in place: NumPy scalars to Python's, which files can hold and
+    which do not overflow, and whole numbers to float where the setting is a float."""
     cls: type = type(configured)
     for name in setting_names(cls):
         setattr(configured, name, _as_plain(getattr(configured, name), _setting_types(cls)[name]))
@@ -143,7 +146,8 @@ def expect_setting_types(configured: Any) -> None:
 
 
 def require(configured: Any, name: str, holds: bool, wanted: str) -> None:
-    """Raises an InputError unless `holds`: the setting must be `wanted`."""
+    """Raises an InputError unless `holds`. The message says that the setting `name` must be
+    `wanted` and what it is."""
     if not holds:
         value = quoted(getattr(configured, name))
         raise InputError(f"{qualified_name(type(configured), name)} must be {wanted}, not {value}")
@@ -213,7 +217,7 @@ def parse_setting(name: str, text: str, annotation: Any) -> Any:
         return text
     words = {"true": True, "false": False, "none": None}
     try:
-        with warnings.catch_warnings(action="ignore"):  # of invalid escapes and the like in text
+        with warnings.catch_warnings(action="ignore"):  # literal_eval warns of invalid escapes
             value = words[text.lower()] if text.lower() in words else ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value = text
@@ -253,6 +257,8 @@ def _expect_kind(name: str, value: object, annotation: Any) -> None:
 
 
 def _matches(value: object, annotation: Any) -> bool:
+    """Returns whether a value has the annotated type. A float may be an int but must be finite;
+    True and False are no numbers."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return value in arguments
@@ -277,6 +283,7 @@ def _items_match(value: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def _describe_type(annotation: Any) -> str:
+    """Returns a type in words for users, for example "a whole number or none"."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " or ".join(str(choice) for choice in arguments)

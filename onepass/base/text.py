@@ -1,4 +1,4 @@
-"""Makes foreign text (names, paths, user input) safe to display, and formats values.
+"""Makes foreign text (names, paths, user input, log records) safe to display, and formats values.
 
 A class name may contain a terminal's escape sequence, a file name bytes that are not text.
 Displayed here, they stay on one line and have no effect.
@@ -37,7 +37,8 @@ def _escape_letter(letter: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """Returns a value as Python writes it, without the middle if it is very long.
+    """Returns a value as Python writes it, without its middle if it is longer than 200 characters;
+    for a huge whole number, its number of bits.
 
     >>> quoted("er"), quoted(10**5000)
     ("'er'", 'a number of 16610 bits')
@@ -124,7 +125,8 @@ def format_rate(per_second: float) -> str:
 
 
 def _replace_unencodable(problem: UnicodeError) -> tuple[str, int]:
-    """Replaces characters that an encoding lacks by similar ASCII, or by their code points."""
+    """Returns a replacement for the characters that an encoding lacks, and the position after them:
+    similar ASCII, or escape sequences."""
     if not isinstance(problem, UnicodeEncodeError):
         raise problem
     letters = problem.object[problem.start : problem.end]
@@ -138,7 +140,8 @@ codecs.register_error(READABLE_ERRORS, _replace_unencodable)
 
 
 def _escape_record(record: logging.LogRecord) -> bool:
-    """Escapes a log record, because warnings quote paths and names and go to terminals."""
+    """Escapes a log record in place, because warnings quote paths and names and go to terminals;
+    returns True, which lets the record pass."""
     record.msg, record.args = printable(record.getMessage()), ()
     return True
 

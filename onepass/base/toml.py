@@ -13,7 +13,8 @@ from onepass.base.text import BYTE_ORDER_MARK
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Returns the content of a TOML file; raises an InputError that names the file."""
+    """Returns the content of a TOML file; raises an InputError that names the file if it is
+    missing, unreadable or not TOML."""
     try:
         text = path.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -42,7 +43,8 @@ def read_settings_file(path: Path) -> dict[str, str]:
 
 
 def toml_value_as_text(value: object, name: str) -> str:
-    """Returns a TOML value as text for `--set name=`; raises an InputError for tables and dates.
+    """Returns a TOML value as text for `--set name=`; raises an InputError for a table, a date or a
+    list that holds one. `name` is for the message.
 
     >>> toml_value_as_text(True, "mirror"), toml_value_as_text([0.5], "mean")
     ('true', '(0.5,)')
@@ -70,10 +72,12 @@ def settings_as_toml(settings: dict[str, str]) -> str:
 
 
 def _format_value(text: str) -> str:
-    """Returns the text itself if TOML reads it as a number or boolean and back, else a string."""
+    """Returns the text itself if it is a number or boolean that TOML writes in the same way, else
+    as a TOML string."""
     try:
         (value,) = tomllib.loads(f"value = {text}").values()
     except ValueError:
         value = None
     same = isinstance(value, bool | int | float) and toml_value_as_text(value, "") == text
+    # TOML forbids the character DEL in strings, but JSON does not escape it
     return text if same else json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")

@@ -70,8 +70,9 @@ def root_command(
 def main() -> None:
     """Runs a command and exits.
 
-    An error that the user can correct is one line on standard error and exit status 2. A run that
-    diverges exits with 1, an interrupt with 130.
+    An error that the user can correct, or one of files or RAM, is one line on standard error and
+    exit status 2. Failed training exits with 1, an interrupt with 130. Other errors are bugs: they
+    end with a traceback.
     """
     prepare_output()
     try:
@@ -126,7 +127,10 @@ def _flush_output(status: int) -> int:
 
 
 def _report_misuse(problem: Any) -> int:
-    """Prints the help of a command without arguments, or one line for any other misuse."""
+    """Reports a usage error; returns the exit status 2.
+
+    A command that was given no arguments prints its help, any other misuse one line.
+    """
     if type(problem).__name__ == "NoArgsIsHelpError":
         typer.echo(problem.format_message(), err=True)
         return 2
@@ -141,7 +145,10 @@ def _with_help(problem: Any) -> str:
 
 
 def _as_setting_hint(problem: Any) -> str:
-    """Returns how to give an unknown option that is a setting of a method, or an empty string."""
+    """Returns the error for an unknown option that is a setting of a method, with the right option.
+
+    It is empty if the option is no setting, or if the command does not take `--set`.
+    """
     name = getattr(problem, "option_name", "").lstrip("-").replace("-", "_")
     settings = {setting for info in registry.methods() for setting in setting_names(info.learner)}
     if name not in settings:
@@ -151,6 +158,7 @@ def _as_setting_hint(problem: Any) -> str:
 
 
 def _print_error(problem: object, status: int) -> int:
+    """Prints an error and its notes as one line on standard error; returns `status`."""
     text = " ".join([str(problem), *getattr(problem, "__notes__", [])])
     with suppress(OSError):  # standard error is closed; the exit status is enough
         messages.print(printable(f"error: {text}"))

@@ -66,7 +66,10 @@ def print_text(text: str) -> None:
 
 
 def expect_one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
-    """Returns the value; raises UnknownNameError, which names the nearest, if it is not valid."""
+    """Returns the value; raises UnknownNameError if it is not valid.
+
+    `name` is the option or argument. The error suggests the nearest valid value.
+    """
     if value not in valid:
         raise UnknownNameError(f"value of {name}", value, valid)
     return value

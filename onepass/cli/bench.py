@@ -76,13 +76,13 @@ def bench_command(
     imports: Imports = None,
     columns: shared.Columns = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per case, nothing else.")
+        bool, typer.Option("--json", help="Print one JSON object per row, nothing else.")
     ] = False,
 ) -> None:
     """Time the steps of methods, on random data.
 
-    The column "of bare" compares each with a bare training step: the same forward passes, one
-    backward pass and one optimiser step, and nothing else.
+    The column "of bare" is the rate divided by that of a bare training step, which has the same
+    forward passes, one backward pass and one optimiser step, and nothing else.
     """
     from onepass.tools import bench as benchmarks
 
@@ -111,7 +111,7 @@ def bench_command(
         for known in classes or [100]
     ]
     for case in cases:
-        case.learner()
+        case.learner()  # raises an error for wrong settings before anything is timed
     rows = []
     with devices.threads_and_determinism(count, deterministic=False):
         for case in cases:
@@ -127,6 +127,7 @@ def bench_command(
 
 
 def _table_row(found: dict[str, Any]) -> dict[str, str]:
+    """Returns the cells of a measured case, by column."""
     chosen = " ".join(f"{name}={value}" for name, value in found["settings"].items())
     images = str(found["trained_images"])
     if found["scored_images"]:

@@ -35,15 +35,16 @@ def check_command(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Run only this check; repeatable.",
+            help="Run only this check, with - or _ for spaces; repeatable.",
             autocompletion=shared.complete_checks,
         ),
     ] = None,
     device: shared.Device = "cpu",
     imports: Imports = None,
 ) -> None:
-    """Check a method against the contract.
+    """Check that a method keeps the contract of all methods.
 
+    The contract has some forty checks: exact resume, bounded memory, declared costs and so on.
     This takes seconds to minutes. A failed check says what was expected, what was found and at
     which line of the method's file to look. The exit status is 1 if a check fails.
     """

@@ -67,16 +67,16 @@ def check_dataset(
 ) -> None:
     """Compare a dataset with its official counts and checksums.
 
-    The exit status is 2 if any of them differs.
+    The cached copy is checked too. The exit status is 2 if anything differs.
     """
     from onepass.data.verify import verify
 
-    findings = verify(_catalogue_entry(name), data_root(root))
-    for finding in findings:
-        print_text(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
-    bad = sum(not finding.good for finding in findings)
+    results = verify(_catalogue_entry(name), data_root(root))
+    for result in results:
+        print_text(f"{'ok   ' if result.good else 'WRONG'}  {result.text}")
+    bad = sum(not result.good for result in results)
     if bad:
-        raise DataError(f"{name} is damaged or incomplete: {bad} of {len(findings)} checks failed")
+        raise DataError(f"{name} is damaged or incomplete: {bad} of {len(results)} checks failed")
 
 
 @data_app.command(
@@ -93,7 +93,7 @@ def cache_dataset(
         ),
     ] = False,
 ) -> None:
-    """Decode a dataset once, so that later loads map it from disk."""
+    """Decode a dataset into the cache, so that later loads are fast."""
     from onepass.data.loading import download_dataset, load
 
     entry = _catalogue_entry(name)

@@ -48,7 +48,9 @@ def figure_command(
     ],
     drawn: Annotated[
         list[str],
-        typer.Argument(help="Run folders, .jsonl files (for bars only), or a stream's SPEC."),
+        typer.Argument(
+            help="Run folders, or .jsonl files for bars. For stream: one SPEC, as for run."
+        ),
     ],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The .png, .svg or .pdf file to write.")
@@ -114,7 +116,10 @@ def figure_command(
 
 
 def _refuse_options_of_others(of: Sequence[str], what: str, given: dict[str, bool]) -> None:
-    """Raises InputError if an option is given that only the figures `of` have, and this is not."""
+    """Raises InputError if an option is given that only the figures in `of` take.
+
+    Nothing is raised if `what` is one of them. `given` says of each option whether it was given.
+    """
     if what not in of and (unused := [name for name in given if given[name]]):
         raise InputError(f"{unused[0]} goes with figure {', '.join(of)}, not with figure {what}")
 

@@ -1,4 +1,5 @@
-"""`onepass list`: the registered methods, datasets, streams, networks and probes, and settings."""
+"""`onepass list`: the registered methods, datasets, streams, networks and probes; the settings and
+presets of methods."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from onepass.base.settings import construct, describe_settings, format_setting, 
 from onepass.base.text import first_sentence
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, expect_one_of
+from onepass.cli.app import Imports, app, expect_one_of, print_text
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.registry import DATASETS
 from onepass.evaluation.probes.registry import PROBES
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from onepass.memory import Store
 
 LISTED = ("methods", "datasets", "streams", "networks", "probes", "settings", "presets")
-SAMPLES = 100
+SAMPLES = 100  # capacity of the memories whose bytes per sample are listed
 
 
 @app.command(
@@ -60,7 +61,7 @@ def list_command(
         bool, typer.Option("--json", help="Print one JSON object per line.")
     ] = False,
 ) -> None:
-    """List methods, settings, presets, datasets, streams and more."""
+    """List what runs can use: methods, settings, datasets and more."""
     expect_one_of("list", what, LISTED)
     if method is not None and what not in ROWS_OF_A_METHOD:
         raise InputError(f"list {what} takes no method; list settings and list presets do")
@@ -68,8 +69,10 @@ def list_command(
     if as_json:
         for entry in entries:
             typer.echo(json.dumps(entry))
-    else:
+    elif entries:
         terminal_table.print_rows(entries, columns)
+    else:
+        print_text(f"{method} has no {what} of its own")
 
 
 def _method_rows() -> list[dict[str, Any]]:
@@ -98,9 +101,9 @@ def _method_rows() -> list[dict[str, Any]]:
 
 
 def _stores_of_method(method: type[Learner]) -> list[Store]:
-    """Returns a method's memories, made for SAMPLES colour images of 32x32 pixels.
+    """Returns a method's empty memories, with room for SAMPLES colour images of 32x32 pixels.
 
-    The network only pools, so that nothing large is built.
+    The learner's network only pools, so that nothing large is built.
     """
     import torch
     from torch import nn
@@ -167,6 +170,7 @@ def _first_sentence_of(documented: object) -> str:
 
 
 def _setting_rows(method: str | None) -> list[dict[str, Any]]:
+    """Returns a row for each setting of a method, or for those that all methods share."""
     from onepass.learning.learner import Learner
 
     learner = Learner if method is None else registry.get(method).learner
@@ -174,6 +178,10 @@ def _setting_rows(method: str | None) -> list[dict[str, Any]]:
 
 
 def _preset_rows(method: str | None) -> list[dict[str, Any]]:
+    """Returns a row for each preset of a method, or of all methods.
+
+    `common` has no row: it stands for the constructor's defaults.
+    """
     infos = registry.methods() if method is None else [registry.get(method)]
     return [
         {

@@ -33,13 +33,15 @@ def memory_command(
     ] = None,
     imports: Imports = None,
 ) -> None:
-    """Show a learner's memory: samples per class, and the images."""
+    """Show a learner's memory by class: samples, mean and deviation."""
     from onepass.learning.checkpoint.file import learner_for_predicting, read_checkpoint
 
     content = read_checkpoint(model)
     learner = learner_for_predicting(content, str(model), device="cpu")
     if not learner.steps or not len(learner.kept):
-        raise InputError(f"{model} holds no samples: its memory is empty, or was left out")
+        raise InputError(
+            f"{model} holds no samples: its memory was empty, or was left out when it was saved"
+        )
     kept, classes = learner.kept, learner.classes
     name_of = dict(zip(classes, learner.class_names, strict=True))
     groups = {label: kept.x[kept.y == label] for label in sorted_classes(classes)}

@@ -59,17 +59,20 @@ def complete_checks(incomplete: str) -> Completions:
 
 
 def complete_settings(context: typer.Context) -> Completions:
-    """Returns the settings of the methods that the command line already names, or of all."""
+    """Returns `NAME=DEFAULT` and meaning of each setting, for completion after `--set`.
+
+    The methods are those that the command line already names, or all.
+    """
     stored = _cached_settings()
     typed = [word for word in context.args if word in stored] or list(stored)
     return list(dict.fromkeys((word, help_) for method in typed for word, help_ in stored[method]))
 
 
 def _cached_settings() -> dict[str, list[list[str]]]:
-    """Returns `[NAME=DEFAULT, meaning]` for each setting of each method.
+    """Returns `[NAME=DEFAULT, meaning]` for each setting, by method.
 
-    To inspect the classes takes torch, and seconds. So the answer is cached in a file, until the
-    package or an installed one changes.
+    Inspecting the classes imports torch, which takes seconds. So the answer is cached in a file,
+    until onepass or the installed packages change.
     """
     file, stamp = cache_root() / "settings.json", _installation_stamp()
     with suppress(OSError, ValueError, TypeError, KeyError):
@@ -117,7 +120,7 @@ Set = Annotated[
 Preset = Annotated[
     str,
     typer.Option(
-        help=f"{', '.join(PRESETS)}; see: onepass list methods.",
+        help=f"{', '.join(PRESETS)}; see: onepass list presets.",
         autocompletion=complete_words(*PRESETS),
     ),
 ]
@@ -130,7 +133,7 @@ Jobs = Annotated[
     typer.Option(
         "--jobs",
         metavar="N|auto",
-        help="Runs in parallel; auto: one per CPU core, 8 per GPU.",
+        help="Runs in parallel; auto: one per CPU core, or 8 per GPU.",
         autocompletion=complete_words("auto"),
     ),
 ]
@@ -143,7 +146,10 @@ Checkpoint = Annotated[
     ),
 ]
 Anyway = Annotated[
-    bool, typer.Option("--anyway", help="Resume runs of another version of onepass or torch too.")
+    bool,
+    typer.Option(
+        "--anyway", help="Resume runs even if onepass, torch or your method has changed since."
+    ),
 ]
 Device = Annotated[
     str,
@@ -167,8 +173,8 @@ Where = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="Only runs with KEY=VALUE (or !=, >, <), a field of the result or a setting; "
-        "repeatable.",
+        help="Only runs with KEY=VALUE (or !=, >, <, >=, <=); KEY is a field of the result or a "
+        "setting; repeatable.",
     ),
 ]
 Columns = Annotated[

@@ -32,7 +32,7 @@ def paper_command(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help=f"Dataset of all runs: {', '.join(MEMORY_SIZES)}.",
+            help=f"Dataset of all runs: {', '.join(MEMORY_SIZES)}; required without --quick.",
             autocompletion=shared.complete_words(*MEMORY_SIZES),
         ),
     ] = None,
@@ -41,7 +41,7 @@ def paper_command(
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds of each run.")] = 1,
     ocm: Annotated[
-        bool, typer.Option("--ocm", help="Include OCM, which takes as long as all other methods.")
+        bool, typer.Option("--ocm", help="Include OCM, which takes as long as all others together.")
     ] = False,
     jobs: shared.Jobs = "auto",
     device: shared.Device = Job.device,

@@ -32,7 +32,10 @@ def predict_command(
         bool, typer.Option("--json", help="Print one JSON object per image.")
     ] = False,
 ) -> None:
-    """Print path, class and probability (softmax) of each image."""
+    """Print path, class and probability (softmax) of each image.
+
+    An image that cannot be read is reported on standard error. The exit status is then 2.
+    """
     from onepass.tools.predict_images import UnreadableImage, classify
 
     failed = 0

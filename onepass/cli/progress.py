@@ -1,6 +1,7 @@
 """Progress bars on standard error.
 
 `onepass run` has a bar for each run. A sweep has one for all runs and one for each that is running.
+`onepass tune` makes its own with `progress_bars`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from onepass.runs.spec import Job
 
 
 def progress_bars() -> Progress:
-    """Returns bars with a note behind each.
+    """Returns an empty display of bars, each with a note behind it.
 
     In a narrow terminal the bars become shorter and words wrap, but no number is cut.
     """
@@ -60,6 +61,7 @@ class JobBars:
         self.display.stop()
 
     def watch(self, index: int, now: callbacks.Progress) -> None:
+        """Moves the bar of the job with this index, and shows its latest accuracy."""
         if now.accuracy is not None:
             note = f"task {now.task + 1}: {now.accuracy:.1f} %"
             self.display.update(self.bar_of[index], note=note)
@@ -86,6 +88,7 @@ class SweepBars:
         self.bar_of: dict[int, TaskID] = {}
 
     def start(self, names: Sequence[str], done: int) -> None:
+        """Shows the bar of all runs; `done` runs had finished before."""
         self.names = names
         self.all = self.display.add_task("all runs", total=len(names), completed=done, note="")
         self.display.start()
@@ -96,6 +99,7 @@ class SweepBars:
         self.display.stop()
 
     def watch(self, index: int, now: callbacks.Progress) -> None:
+        """Moves the bar of the run with this index; the first call makes it."""
         if index not in self.bar_of:
             name = printable(self.names[index])
             self.bar_of[index] = self.display.add_task(name, total=now.steps, note="")
@@ -103,6 +107,7 @@ class SweepBars:
         self.display.update(self.bar_of[index], completed=now.step, note=note)
 
     def end(self, index: int, *, failed: bool) -> None:
+        """Removes the bar of a run that has ended, and counts it in the bar of all runs."""
         self._remove(index)
         self.failed += failed
         note = f"{self.failed} failed" if self.failed else ""

@@ -35,7 +35,7 @@ def report_command(
     shown = write_report(paths, output, where or [])
     for file, count in shown["passed_over"].items():
         messages.print(
-            printable(f"{file}: {count} lines are no results of runs and are passed over")
+            printable(f"{file}: {count} lines are left out: they are not results of runs")
         )
     states = Counter(run["state"] for run in shown["runs"])
     counts = [f"{states[state]} {state}" for state in get_args(RunState) if states[state]]

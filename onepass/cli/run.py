@@ -74,7 +74,7 @@ def run_command(
     ] = Job.dataset,
     data_root: shared.DataRoot = None,
     image_size: Annotated[
-        int | None, typer.Option(min=1, help="Scale your own images to this many pixels.")
+        int | None, typer.Option(min=1, help="Scale your own images to this many pixels a side.")
     ] = Job.image_size,
     test_fraction: Annotated[
         float | None,
@@ -138,7 +138,11 @@ def run_command(
     ] = Job.validation,
     every: Annotated[
         int | None,
-        typer.Option(min=1, help="Steps between evaluations (default: 20 evaluations in all)."),
+        typer.Option(
+            min=1,
+            help="Steps between evaluations, besides those at task ends (default: a twentieth of "
+            "all steps).",
+        ),
     ] = Job.every,
     prequential: Annotated[
         bool, typer.Option("--prequential", help="Also predict each batch before learning it.")
@@ -240,7 +244,8 @@ def settings_of_options(
 ) -> dict[str, str]:
     """Returns the settings from `--settings`, `--set` and options such as `--engine`.
 
-    `--set` overrides the file. Raises InputError if a setting is both an option and in `--set`.
+    `--set` and the options override the file. Raises InputError if a setting is both an option and
+    in `--set`.
     """
     chosen = parse_pairs(pairs)
     for name, value in options.items():
@@ -253,7 +258,10 @@ def settings_of_options(
 
 @contextmanager
 def _import_plotting_meanwhile() -> Iterator[None]:
-    """Imports matplotlib in a thread while the runs go on, if they take IMPORT_AFTER seconds."""
+    """Imports matplotlib in a thread while the runs go on, if they take over IMPORT_AFTER seconds.
+
+    Quick runs would only be slowed by it.
+    """
 
     def load() -> None:
         with suppress(ImportError):  # reported when the picture is to be drawn
@@ -275,6 +283,7 @@ def _expand_all(methods: list[str]) -> list[str]:
 
 
 def _check_jobs(jobs: list[Job]) -> None:
+    """Raises InputError if the memory is negative, or if two jobs have the same run folder."""
     if jobs[0].memory < 0:
         raise InputError(f"--memory must be zero or more, not {jobs[0].memory}")
     folders = set()
@@ -287,6 +296,10 @@ def _check_jobs(jobs: list[Job]) -> None:
 def _run_jobs(
     jobs: list[Job], options: RunOptions, executor: Executor, fail_fast: bool, as_json: bool
 ) -> list[Result]:
+    """Runs the jobs below progress bars; returns the results in the order of the jobs.
+
+    With `as_json` each result is printed as soon as its run has finished.
+    """
     results: dict[int, Result] = {}
     bars = JobBars(jobs)
     ended = executors.execute_all(
@@ -302,7 +315,10 @@ def _run_jobs(
 
 
 def _print_results(results: list[Result], out: Path, columns: list[str]) -> None:
-    """Prints the table of the results, and draws their accuracy into `accuracy.png`."""
+    """Prints the table of the results, and draws their accuracy into `accuracy.png` in `out`.
+
+    Without matplotlib it says that there is no picture.
+    """
     table = layout.make_table(rows.summarise(results), columns=columns)
     if table.above:
         print_text(table.above)

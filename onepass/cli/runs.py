@@ -29,6 +29,7 @@ runs_app = typer.Typer(
 )
 app.add_typer(runs_app, name="runs")
 COLUMNS = "method,variant,dataset,memory,seed,accuracy,any-time,seconds,state,where"
+# values that the table of `runs list` shows with one decimal
 TENTHS = ("accuracy", "any-time", "anytime_accuracy", "forgetting", "seconds")
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 
@@ -76,8 +77,8 @@ def list_runs(
 def _is_in_named_file(run: FoundRun, paths: Sequence[Path]) -> bool:
     """Returns whether a run comes from a .jsonl file that the command names.
 
-    A line there that is no run is listed as damaged. In a file that was only found in a folder it
-    is skipped, because other things may lie there.
+    A line of such a file that is no run is listed as damaged. In a file that was only found in a
+    folder, such a line is skipped, because a folder may hold other .jsonl files.
     """
     return (lines.file_of_line(run.where) or "") in map(str, paths)
 
@@ -95,14 +96,16 @@ def _garbage_collection_paused() -> Iterator[None]:
 
 
 def _as_json(run: FoundRun, keys: Sequence[str]) -> str:
+    """Returns the values of a run as a JSON object, with its `problem` if it is damaged."""
     problem = {"problem": run.problem} if run.problem else {}
     try:
         return json.dumps({key: run.get(key) for key in keys} | problem, allow_nan=False)
     except (ValueError, RecursionError):
-        raise RunError(f"{run.where} is damaged: it holds a value that JSON lacks") from None
+        raise RunError(f"{run.where} is damaged: it holds a value that JSON cannot hold") from None
 
 
 def _cell(run: FoundRun, key: str) -> str:
+    """Returns a value of a run as text; the state says how far a broken run came."""
     value = run.get(key)
     if key == "state":
         if run.state == "broken":
@@ -136,11 +139,12 @@ def show_run(
     run: Annotated[
         str,
         typer.Argument(
-            help="A run folder, FILE.jsonl:NUMBER, or the first letters of an identity."
+            help="A run folder, FILE.jsonl:NUMBER, or the first letters of a run's identity or "
+            "state_sha256."
         ),
     ],
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Folders and files to search for that identity.")
+        list[Path] | None, typer.Argument(help="Folders and files to search for these letters.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -182,7 +186,10 @@ def diff_runs(
     other: Annotated[str, typer.Argument(help="The run to compare it with.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show where two runs differ in settings, and both results."""
+    """Show how two runs differ, and both results.
+
+    Settings, stream and machine are compared.
+    """
     a, b = find_run(one), find_run(other)
     settings, measured = differences(a, b), outcomes(a, b)
     if as_json:

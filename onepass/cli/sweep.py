@@ -121,7 +121,8 @@ class SweepDisplay(SweepListener):
     """Shows the progress of a sweep as bars.
 
     At the end, also after an error or Ctrl-C, it prints the failures and how many runs are
-    finished, skipped, failed and left. `goes_on` says what the same command does with those left.
+    finished, skipped, failed and left. `goes_on` is what the same command does with those left.
+    `where` is the end of that summary.
     """
 
     def __init__(self, where: str, *, goes_on: str = "continues", as_json: bool = False) -> None:
@@ -169,6 +170,8 @@ class SweepDisplay(SweepListener):
 
 
 def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) -> None:
+    """Prints the runs with their states and expected durations, then how many are in each state
+    and the sum of the durations."""
     rows = [
         {
             "run": swept.name,
@@ -188,6 +191,7 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
     terminal_table.print_rows(timed, columns)
     counts = Counter(swept.state for swept in runs)
     print_text(", ".join(f"{count} {state}" for state, count in counts.items()))
+    # finished runs have no expected duration, but need none
     unknown = sum(count for state, count in counts.items() if state != "finished")
     unknown -= sum(seconds is not None for seconds in expected)
     known = f"{_format_duration(sum(seconds or 0 for seconds in expected))} one after another"

@@ -50,14 +50,14 @@ def table_command(
         typer.Option(
             metavar="METHOD",
             help="Compare with a method by paired tests over shared seeds ('METHOD VARIANT' if it "
-            "has several rows), or with the published figures; repeatable.",
+            "has several rows); published: with the published figures; repeatable.",
             autocompletion=shared.complete_words(PUBLISHED),
         ),
     ] = None,
     pivot: Annotated[
         str | None,
         typer.Option(
-            help="memory, dataset or stream: put them side by side.",
+            help="memory, dataset or stream: a group of columns for each of its values.",
             autocompletion=shared.complete_words(*PIVOTS),
         ),
     ] = None,
@@ -120,8 +120,12 @@ def _refuse_with_like(given: list[str]) -> None:
 def _paper_tables(
     name: str, results: list[Result], datasets: list[str], beside: list[str], format_: str
 ) -> list[Table]:
+    """Returns the tables of a layout of the paper, or as csv a single long table.
+
+    Raises InputError if `beside`, the methods of `--against`, does not go with the layout.
+    """
     if len(beside) > 1:
-        raise InputError(f"--like takes --against one method, not {len(beside)}")
+        raise InputError(f"with --like, --against takes one method, not {len(beside)}")
     if beside and format_ == "csv":
         raise InputError("--like has no paired tests in csv: leave out --against")
     if format_ == "csv":
@@ -130,10 +134,15 @@ def _paper_tables(
 
 
 def _results_on(results: list[Result], datasets: list[str]) -> list[Result]:
-    """Returns the results on these datasets, or all; raises if there is none on one of them."""
+    """Returns the results on these datasets, or all if none is named.
+
+    Raises UnknownNameError if a named dataset has no result.
+    """
     for name in datasets:
         if all(result.dataset != name for result in results):
-            raise UnknownNameError("dataset here", name, {result.dataset for result in results})
+            raise UnknownNameError(
+                "dataset of these runs", name, {result.dataset for result in results}
+            )
     return [result for result in results if not datasets or result.dataset in datasets]
 
 

@@ -38,7 +38,10 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_rows(rows: Sequence[Mapping[str, object]], columns: str | None = None) -> None:
-    """Prints rows given as dictionaries; `columns`, as `--columns` takes it, selects and orders."""
+    """Prints rows given as dictionaries, at least one.
+
+    `columns` is the value of `--columns`, which selects and orders the columns; None prints all.
+    """
     expect_columns(column_names(columns), rows[0])
     header = column_names(columns) or list(rows[0])
     print_table(

@@ -86,9 +86,9 @@ def tune_command(
 ) -> None:
     """Search for a method's best settings, on held-out training data.
 
-    A trial stops early if its any-time accuracy so far is below that of most others. If the search
-    is stopped, give the same command again: it continues, and with more --trials it searches
-    further. The best settings are printed as TOML, which `onepass run --settings` takes.
+    A trial stops early if its any-time accuracy so far is below the median of complete trials. If
+    the search is stopped, give the same command again: it continues, and with more --trials it
+    searches further. The best settings are printed as TOML, which `onepass run --settings` takes.
     """
     with SearchDisplay(method, trials) as shown:
         standing = tuning.tune(

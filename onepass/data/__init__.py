@@ -1,5 +1,5 @@
-"""Datasets: images or feature vectors with labels, loaded by name or by path. Their order is for
-`streams` to decide. Modules here import only `base`."""
+"""Datasets: images or feature vectors with labels, loaded by name or by path. `streams` decides
+their order. From the rest of onepass, modules here import only `base`."""
 
 from typing import TYPE_CHECKING
 

@@ -20,10 +20,10 @@ class Dataset:
     """Training and test samples with labels 0 … C-1.
 
     Images are uint8 or float32 of shape (n, channels, height, width); feature vectors are float32
-    of shape (n, features). `mean` and `std` are per channel, in units of the network's input
-    (uint8 images: pixel / 255). For images they are computed from the training images by default.
-    `mirror_is_same_class` says whether the mirror image of an image has the same class: true for
-    photos, false for digits.
+    of shape (n, features). `mean` and `std` are per channel or per feature, in units of the
+    network's input (uint8 images: pixel / 255). By default they are computed from the training
+    images; vectors without them are not normalised. `mirror_is_same_class` says whether the mirror
+    image of an image has the same class: true for photos, false for digits.
     """
 
     name: str
@@ -51,10 +51,12 @@ class Dataset:
             raise InputError(f"dataset {self.name!r}: give both mean and std, or neither")
         if self.is_images and self.mean is None:
             mean, std = statistics(self.train_x)
+            # the dataclass is frozen
             object.__setattr__(self, "mean", mean)
             object.__setattr__(self, "std", std)
 
     def _check(self, part: str, x: Tensor, y: Tensor) -> None:
+        """Raises an InputError if the training or test samples or their labels are invalid."""
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
             raise InputError(
                 f"dataset {self.name!r}: {part} samples and labels must be tensors; "
@@ -97,13 +99,13 @@ class Dataset:
         return f"{counts} {kind} of {'x'.join(map(str, size))}"
 
     def sha256(self) -> str:
-        """Returns a checksum of class names, shapes, labels and every sample."""
+        """Returns a checksum of class names, shapes, labels and all samples."""
         return self._fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:
-        """Samples enter by their CRC-32, which is about ten times as fast as SHA-256 and detects
-        accidental changes."""
+        """The SHA-256 of labels and CRC-32 values of the samples. CRC-32 is about ten times as fast
+        and detects accidental changes."""
         samples = [zlib.crc32(x.contiguous().numpy().data) for x in (self.train_x, self.test_x)]
         shapes = [list(x.shape) for x in (self.train_x, self.test_x)]
         return sha256([self.class_names, shapes, samples, self.train_y, self.test_y])
@@ -124,6 +126,9 @@ class Dataset:
     def hold_out(self, fraction: float, seed: int = 0) -> Dataset:
         """Returns a dataset made of the training data alone, with a fraction of each class as its
         test samples, for choosing settings without the test set.
+
+        At least one sample of each class is held out; a class with a single sample keeps it for
+        training. Mean and standard deviation stay those of the whole training data.
 
         >>> from onepass.data import load
         >>> data = load("digits").hold_out(0.2)
@@ -164,14 +169,15 @@ def statistics(samples: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
         middle = exact.mean(dim=others, keepdim=True)
         spread = (exact - middle).square().mean(dim=others).sqrt()
         mean, std = tuple(middle.flatten().tolist()), tuple(spread.tolist())
-    return mean, tuple(value or 1.0 for value in std)
+    return mean, tuple(value or 1.0 for value in std)  # normalising divides by them
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns the mean and standard deviation per channel of uint8 images, in units of pixel / 255.
+    A constant channel has standard deviation 0.
 
     They are exact, because they come from counts of the 256 values. The images are read in pieces
-    of a thousand, since a memory-mapped dataset may be larger than RAM.
+    of a thousand, because a memory-mapped dataset may be larger than RAM.
     """
     counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
     for piece in torch.split(images, 1000):
@@ -180,5 +186,5 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     share = counts / counts.sum(dim=1, keepdim=True)
     values = torch.arange(256, dtype=torch.float64) / 255
     mean = share @ values
-    std = (share @ values**2 - mean**2).clamp(min=0).sqrt()
+    std = (share @ values**2 - mean**2).clamp(min=0).sqrt()  # rounding may make it negative
     return tuple(mean.tolist()), tuple(std.tolist())

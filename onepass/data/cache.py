@@ -30,7 +30,8 @@ log = logging.getLogger("onepass")
 
 
 class CachedArrays(NamedTuple):
-    """A cached dataset; the arrays are memory-mapped, so loading reads almost nothing."""
+    """A cached dataset. Its arrays are memory-mapped: samples are read from the disk on first
+    use."""
 
     class_names: tuple[str, ...]
     train_x: Array
@@ -40,8 +41,8 @@ class CachedArrays(NamedTuple):
 
 
 def cache_folder(name: str, identity: str) -> Path:
-    """Returns the cache folder of a dataset; `identity` distinguishes datasets of the same name.
-    The name is cut so that a folder name of any length still fits with our suffix."""
+    """Returns the cache folder of a dataset; `identity` distinguishes datasets of the same name. A
+    long name is cut, because file systems limit the length of a file name."""
     return cache_root() / f"{name[:50]}-{hashlib.sha256(os.fsencode(identity)).hexdigest()[:12]}"
 
 
@@ -60,33 +61,35 @@ def cached_arrays(folder: Path, fingerprint: str, read: Callable[[], Undecoded])
         _build(folder, fingerprint, read())
         built = open_cached(folder)
     if built is None:
-        raise DataError(f"{folder} was damaged while it was being written")
+        raise DataError(f"{folder} was damaged while it was being written; load the dataset again")
     return built
 
 
 @contextmanager
 def _name_unwritable(path: Path) -> Iterator[None]:
-    """Turns an OSError, such as that of a full disk, into a WriteError that names the file."""
+    """Turns an OSError of the body, such as that of a full disk, into a WriteError that names the
+    file."""
     try:
         yield
     except OSError as problem:
         raise WriteError(
-            f"{path} could not be written: {problem.strerror or problem}; ONEPASS_CACHE puts the "
-            "cache elsewhere"
+            f"{path} could not be written: {problem.strerror or problem}; set ONEPASS_CACHE to put "
+            "the cache elsewhere"
         ) from None
 
 
 def open_cached(folder: Path) -> CachedArrays | None:
-    """Returns the arrays in a cache folder; None if it is missing or damaged."""
+    """Returns the arrays in a cache folder; None if it is missing, or damaged, which is logged as a
+    warning."""
     if not folder.is_dir():
         return None
     if problem := find_damage(folder):
-        log.warning("%s; decoding it again", problem)
+        log.warning("%s; the dataset must be decoded again", problem)
         return None
     try:
         return _map_arrays(folder)
     except Exception as problem:  # a wrong array header or table may raise anything
-        log.warning("%s is damaged: %s; decoding it again", folder, problem)
+        log.warning("%s is damaged: %s; the dataset must be decoded again", folder, problem)
         return None
 
 
@@ -104,8 +107,8 @@ def _map_arrays(folder: Path) -> CachedArrays:
 
 
 def find_damage(folder: Path, *, thorough: bool = False) -> str | None:
-    """Returns a description of the damage to a cached dataset, or None. Checksums are compared if a
-    file's time differs from the recorded one, or always if `thorough`."""
+    """Returns a description of the first damage found in a cache folder, or None. A file's checksum
+    is compared only if its time differs from the recorded one, or always if `thorough`."""
     try:
         meta = _read_meta(folder)
         keys = ("size", "written", "sha256")
@@ -126,12 +129,13 @@ def find_damage(folder: Path, *, thorough: bool = False) -> str | None:
 
 
 def file_checksum(path: Path, kind: str = "sha256") -> str:
-    """Returns the hexadecimal checksum of a file."""
+    """Returns the hexadecimal checksum of a file; `kind` names the algorithm for `hashlib`."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:
+    """Returns the content of `meta.json`; raises a ValueError if it has another format."""
     content: dict[str, Any] = json.loads((folder / "meta.json").read_text())
     if content["format"] != FORMAT:
         raise ValueError("another format")
@@ -177,7 +181,8 @@ def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
 
 
 def _write_split(folder: Path, name: str, split: Split, report: Report) -> None:
-    """Decodes images straight into a mapped .npy file, and writes the labels beside it."""
+    """Decodes images straight into a memory-mapped .npy file, because they may be larger than RAM;
+    writes the labels beside it."""
     shape = (len(split.labels), *split.shape)
     path = folder / f"{name}_x.npy"
     with _name_unwritable(path):
@@ -199,7 +204,7 @@ def _reserve_disk_space(file: IO[bytes], size: int) -> None:
     """Reserves disk space in advance: writing to a mapping on a full disk kills the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), file.tell(), size)
-    else:  # macOS
+    else:  # macOS can only set the size
         file.truncate(file.tell() + size)
 
 
@@ -226,7 +231,8 @@ def _write_meta(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
 
 
 def _progress_bar(what: str, total: int) -> Any:
-    """Returns a context that shows a progress bar on standard error, or none without rich."""
+    """Returns a context that gives the function to call with each number of images done. It shows a
+    progress bar on standard error if the library rich is installed."""
     try:
         from rich.console import Console
         from rich.markup import escape

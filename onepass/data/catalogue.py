@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onepass.base.errors import DataError
 
+# images of the digits 0 … 9
 MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 MNIST_TEST = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
 CIFAR10_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
@@ -16,12 +17,13 @@ CIFAR10_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A known dataset.
+    """A dataset of the GSA paper.
 
-    `train` and `test` are the numbers of samples per class. `mean` and `std` are those of the
-    paper's protocol, which normalises both CIFARs by the constants of CIFAR10. `tasks` is the
-    number of tasks in the paper. `paths` are tried below the data root, in this order. `hub` is a
-    repository of Hugging Face, and `md5` the published checksums of files.
+    `shape` is that of an image (channels, height, width). `train` and `test` are the published
+    numbers of samples per class. `mean` and `std` are those of the paper's protocol, which
+    normalises both CIFARs by the constants of CIFAR10. `tasks` is the number of tasks in the paper.
+    `paths` are tried below the data root, in this order. `hub` is its repository on Hugging Face,
+    and `md5` the published checksum of each file by name.
     """
 
     name: str
@@ -41,7 +43,8 @@ class CatalogueEntry:
         return len(self.train)
 
     def missing(self, root: Path) -> DataError:
-        """Returns the error that says how to get the dataset."""
+        """Returns the error to raise if the dataset is not below the data root; it says how to get
+        the dataset."""
         return DataError(
             f"dataset {self.name!r} is not below {root.resolve()}: put its files into "
             f"{' or '.join(self.paths[:2])} there (--data-root or ONEPASS_DATA set the root), or "

@@ -21,7 +21,8 @@ from onepass.data.files import (
 
 
 class Layout(NamedTuple):
-    """The names of files and of the entries in them."""
+    """The file names of a dataset, and the names of the entries in them: `labels` in the batches,
+    `names` (the class names) in the file `meta`."""
 
     train: list[str]
     test: list[str]
@@ -48,7 +49,7 @@ def has_cifar_files(folder: Path, name: str) -> bool:
 
 
 def read_cifar(folder: Path, name: str) -> Undecoded:
-    """Returns the images and fine labels of cifar10 or cifar100."""
+    """Returns the images and labels of cifar10, or the images and fine labels of cifar100."""
     layout = LAYOUTS[name]
     names = _read_class_names(folder / layout.meta, layout.names)
     train, test = (
@@ -60,12 +61,12 @@ def read_cifar(folder: Path, name: str) -> Undecoded:
 def _read_class_names(path: Path, entry: str) -> tuple[str, ...]:
     values = _read_entries(path).get(entry)
     if not isinstance(values, list) or not all(isinstance(value, str | bytes) for value in values):
-        raise DataError(f"{path} holds no {entry}")
+        raise DataError(f"{path} has no list of class names {entry!r}")
     names: dict[str, None] = {}
     for value in values:
         name = decode_class_name(value, path)
         if name in names:
-            raise DataError(f"{path} has two classes of the same name")
+            raise DataError(f"{path} has two classes named {name!r}")
         names[name] = None
     return tuple(names)
 
@@ -80,6 +81,7 @@ def _read_split(folder: Path, files: list[str], labels: str) -> Split:
 def _read_batch(path: Path, labels: str) -> tuple[Array, Array]:
     entries = _read_entries(path)
     try:
+        # a row per image: its red, green and blue planes
         pixels = pickles.decode_array(entries["data"]).reshape(-1, 3, 32, 32)
         targets = _as_label_array(entries[labels])
     except Exception as problem:  # a wrong description of an array may raise anything
@@ -96,7 +98,7 @@ def _read_batch(path: Path, labels: str) -> tuple[Array, Array]:
 
 def _as_label_array(values: Any) -> Array:
     if isinstance(values, list):
-        if not all(type(value) is int for value in values):
+        if not all(type(value) is int for value in values):  # True is not a label
             raise DataError("its labels are not whole numbers")
         return np.array(values, dtype=np.int64)
     labels = pickles.decode_array(values)
@@ -106,7 +108,8 @@ def _as_label_array(values: Any) -> Array:
 
 
 def _read_entries(path: Path) -> dict[str, Any]:
-    """Returns the pickled table of a file, with its keys as text."""
+    """Returns the pickled dict of a file, with its keys as text; raises a DataError if the file
+    holds none."""
     content = read_bytes(path)
     try:
         entries = pickles.read_pickle(content)
@@ -117,7 +120,7 @@ def _read_entries(path: Path) -> dict[str, Any]:
             f"{path} is damaged, or not a CIFAR file: {error_in_one_line(problem)}"
         ) from None
     if not isinstance(entries, dict):
-        raise DataError(f"{path} is not a CIFAR file: it holds no table of entries")
+        raise DataError(f"{path} is not a CIFAR file: it holds no dict")
     return {
         key.decode(errors="replace") if isinstance(key, bytes) else key: value
         for key, value in entries.items()

@@ -14,6 +14,7 @@ def digits() -> Dataset:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
+    # its pixels are 0 … 16
     x = torch.from_numpy(bunch.images * (255 / 16)).round().to(torch.uint8).unsqueeze(1)
     y = torch.from_numpy(bunch.target).long()
     test = torch.zeros(len(y), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""The shared parts of all readers: opening files, fingerprints of sources, decoding of images."""
+"""Functions of all readers: they open files, take fingerprints of sources and decode images."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from onepass.base.errors import DataError, OnepassError
 from onepass.base.text import error_in_one_line
 
 Array = np.ndarray[Any, Any]
-Report = Callable[[int], None]
+Report = Callable[[int], None]  # is called with the number of images done since the last call
 BLOCK = 256  # images that a thread decodes between two reports
 MOST_BYTES = 2**30  # of a file that is read at once; the largest of CIFAR has 155 million
 MOST_PIXELS = 89_478_485  # of an image: a quarter of a gigabyte, where Pillow begins to warn
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
-PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others cannot be unpacked piecewise
-DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile cannot unpack the others in pieces
+DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's, of more than 8 bits
 MOST_NESTED = 3  # folders below a dataset's own: train, <class>, images
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -41,7 +41,7 @@ KINDS = {
 class Split(NamedTuple):
     """The training or test images of a source that is not decoded yet: the shape of an image
     (channels, height, width), the labels (n), and `fill`, which writes the pixels into an array
-    (n, channels, height, width) and reports how many images are done."""
+    (n, channels, height, width) and reports images as they are done."""
 
     shape: tuple[int, int, int]
     labels: Array
@@ -77,7 +77,7 @@ def regular_file_size(path: str | Path) -> int:
         found = os.stat(path)  # noqa: PTH116
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
-        raise DataError(f"{path} is {KINDS.get(kind, 'something else')}, not a file")
+        raise DataError(f"{path} is {KINDS.get(kind, 'something else')}, not a regular file")
     return found.st_size
 
 
@@ -98,16 +98,20 @@ def decode_class_name(given: str | bytes, path: str | Path) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """Returns a checksum of the names, sizes and times of all files below a path. It changes when a
-    file is added, removed, renamed, resized or written; contents are not read."""
+    """Returns a checksum of the names, sizes and times of the visible files below a path, in up to
+    three levels of folders.
+
+    It changes when a file is added, removed, renamed, resized or written. Contents are not read.
+    """
     with name_unreadable(path):
         rows = "".join(sorted(_fingerprint_rows(path, "", MOST_NESTED)))
     return hashlib.sha256(os.fsencode(rows)).hexdigest()
 
 
 def _fingerprint_rows(path: Path | str, below: str, deepest: int) -> list[str]:
-    """Returns a row for every file, down to the depth that a reader can look at: a folder may hold
-    a link to itself. Paths are strings, because Path objects are slow for 100,000 files."""
+    """Returns a row for every visible file, with folders opened down to `deepest` levels: a folder
+    may hold a link to itself. Paths are strings, because Path objects are slow for 100,000
+    files."""
     if os.path.isfile(path):  # noqa: PTH113
         return [_fingerprint_row(below, os.stat(path))]  # noqa: PTH116
     found = []
@@ -135,7 +139,8 @@ def split_of_files(
     *,
     resize: bool = False,
 ) -> Split:
-    """Returns a split whose images are encoded files, read by name with `read`.
+    """Returns a split whose images are encoded files; `read` returns a file's content by its name.
+    With `resize`, images are scaled to the shape; without it, another size is an error.
 
     Images that are resized are large, and all cores decode them. Small ones spend most of their
     time in Python under its global lock, so more than four threads make them slower.
@@ -174,7 +179,7 @@ def decode_image(
     content: bytes, name: str, shape: tuple[int, int, int], *, resize: bool = False
 ) -> Array:
     """Returns an encoded image as uint8 (channels, height, width), upright. Raises a DataError that
-    names it if it cannot be decoded, or has another size and `resize` is False."""
+    names the image if it cannot be decoded, or has another size and `resize` is False."""
     channels, height, width = shape
     with open_image(io.BytesIO(content), name) as picture:
         turn_upright(picture)
@@ -192,7 +197,8 @@ def decode_image(
 
 @contextmanager
 def open_image(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
-    """Opens an image and reads its header; raises a DataError that names it if it is damaged.
+    """Opens an image for the body and reads its header. Raises a DataError that names the image if
+    it is damaged, has an unknown format or too many pixels.
 
     Only common formats are tried, because Pillow starts another program for PostScript. PPM is
     tried only for files with its suffix.
@@ -218,15 +224,16 @@ def open_image(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
 
 
 def turn_upright(picture: Image.Image) -> None:
-    """Rotates a picture in place as its EXIF data say that the camera was held. Raises for damaged
-    pixels; ignores damaged EXIF data."""
+    """Turns a picture upright in place: its EXIF data record how the camera was held. Raises an
+    exception of Pillow for damaged pixels; ignores damaged EXIF data."""
     picture.load()
     with suppress(Exception):
         ImageOps.exif_transpose(picture, in_place=True)
 
 
 def to_eight_bit(picture: Image.Image) -> Image.Image:
-    """Returns a picture of 16 bits per pixel scaled to 8; Pillow itself would clip the values."""
+    """Returns a picture of 16 bits per pixel scaled to 8, because Pillow itself would clip the
+    values; others are unchanged. Raises a ValueError for values of more than 16 bits."""
     if picture.mode not in DEEP_MODES:
         return picture
     pixels = np.asarray(picture)

@@ -30,12 +30,12 @@ Files = tuple[list[str], list[int]]
 
 
 def has_class_folders(folder: Path) -> bool:
-    """Returns whether a folder holds a train folder and a test folder."""
+    """Returns whether a folder holds a folder `train`, and one of test images."""
     return (folder / "train").is_dir() and find_test_folder(folder) is not None
 
 
 def find_test_folder(folder: Path) -> Path | None:
-    """Returns the folder of test images under the names in use."""
+    """Returns the first of the folders test, val, valid and validation that exists, or None."""
     return next((folder / name for name in TEST_NAMES if (folder / name).is_dir()), None)
 
 
@@ -49,11 +49,13 @@ def read_class_folders(
     """Returns the images in `train/<class>/*` and `test/<class>/*`, or, with a test fraction, those
     in `<class>/*`, of which this fraction of each class becomes the test images.
 
-    Images are scaled to squares of `image_size`; without it, all must have the size of the first.
+    The test folder may also be named val, valid or validation. Images are scaled to squares of
+    `image_size`; without it, all must have the size of the first. Without `channels`, they get one
+    channel if all of them are grey, else three.
     """
     if has_class_folders(folder):
         if test_fraction is not None:
-            raise InputError(f"{folder} has a test folder: leave out the test fraction")
+            raise InputError(f"{folder} has a folder of test images: leave out the test fraction")
         held = find_test_folder(folder)
         assert held is not None
         classes = class_names(folder / "train")
@@ -83,11 +85,15 @@ def class_names(folder: Path) -> list[str]:
     )
     if not names:
         raise DataError(f"{folder} has no class folders")
+    # some file systems cannot hold two folders with these names side by side
     spelled: dict[str, str] = {}
     for name in names:
         other = spelled.setdefault(_look(name), name)
         if other != name:
-            raise DataError(f"{folder} has two classes of the same name: {_both(other, name)}")
+            raise DataError(
+                f"{folder}: the names of the classes {_both(other, name)} differ only in case, "
+                "spaces or the form of accents; rename one"
+            )
     return names
 
 
@@ -132,7 +138,7 @@ def _list_images(folder: Path, classes: Sequence[str]) -> Files:
 
 
 def images_in(folder: Path) -> list[str]:
-    """Returns the sorted paths of the visible image files in a folder."""
+    """Returns the sorted paths of the visible image files in a folder; none if it is missing."""
     if not folder.is_dir():
         return []
     found = (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
@@ -140,18 +146,20 @@ def images_in(folder: Path) -> list[str]:
 
 
 def _hold_out(files: list[str], labels: list[int], fraction: float) -> tuple[Files, Files]:
+    """Returns the training files and the test files, which are this fraction of each class. Raises
+    a DataError for a class with one image."""
     targets = np.asarray(labels)
     held = held_out_mask(torch.from_numpy(targets), fraction).numpy()
     if len(lone := np.flatnonzero(np.bincount(targets) < 2)):
         class_folder = Path(files[labels.index(lone[0])]).parent
-        raise DataError(f"{class_folder} has one image, which cannot be split")
+        raise DataError(f"{class_folder} has one image; a class needs two, one of them to test on")
     splits = [([files[i] for i in np.flatnonzero(m)], targets[m].tolist()) for m in (~held, held)]
     return splits[0], splits[1]
 
 
 def _image_shape(files: list[str], size: int | None, channels: int | None) -> tuple[int, int, int]:
-    """Returns (channels, height, width): the size of the first image unless one is given, and one
-    channel only if every image is grey."""
+    """Returns (channels, height, width). Without a size, it is that of the first image. Without
+    `channels`, there is one channel if every image is grey, else three."""
     regular_file_size(files[0])
     with open_image(files[0], files[0]) as picture:
         turn_upright(picture)

@@ -22,7 +22,10 @@ class Download(NamedTuple):
 
 def download_from_hub(repository: str | Path, shape: tuple[int, int, int]) -> Download:
     """Returns the images of a repository, or of a folder of parquet files with the same columns.
-    Raises a DataError if the download fails or has other splits or columns."""
+
+    Raises a DataError if the library is missing, the download fails, or the splits or columns are
+    others than expected.
+    """
     try:
         import datasets
     except ImportError:
@@ -38,12 +41,13 @@ def download_from_hub(repository: str | Path, shape: tuple[int, int, int]) -> Do
     train, held = (
         _image_split(splits[name], shape, label_of, repository) for name in ("train", test)
     )
+    # the library computes a fingerprint of each split
     fingerprint = f"{repository} {splits['train']._fingerprint} {splits[test]._fingerprint}"
     return Download(Undecoded(names, train, held), fingerprint)
 
 
 def _column_name(rows: Any, names: tuple[str, ...], repository: str | Path) -> str:
-    """Returns the first of these names that is a column."""
+    """Returns the first of these names that is a column; raises a DataError if none is."""
     found = next((name for name in names if name in rows.column_names), None)
     if found is None:
         raise DataError(f"{repository} has the columns {rows.column_names}, none of {names}")

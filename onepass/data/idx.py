@@ -13,19 +13,20 @@ import numpy as np
 from onepass.base.errors import DataError
 from onepass.data.files import MOST_BYTES, Array, Split, Undecoded, name_unreadable, split_of_arrays
 
-PARTS = {"train": "train", "test": "t10k"}
+PARTS = {"train": "train", "test": "t10k"}  # how the names of files begin
 UNSIGNED_BYTES = 0x08
 
 
 def _find_file(folder: Path, part: str, kind: str, dimensions: int) -> Path | None:
-    """Returns the file under the names in use: with a dash or a dot, compressed or not."""
+    """Returns the path of a file, or None if it is missing. Its name may have a dash or a dot
+    before `idx`, and end in `.gz`."""
     stem = f"{PARTS[part]}-{kind}"
     names = [f"{stem}{dot}idx{dimensions}-ubyte{end}" for dot in "-." for end in ("", ".gz")]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def has_idx_files(folder: Path) -> bool:
-    """Returns whether a folder holds the training images."""
+    """Returns whether a folder holds MNIST's training images."""
     return _find_file(folder, "train", "images", 3) is not None
 
 
@@ -54,7 +55,8 @@ def _read_array(path: Path, dimensions: int) -> Array:
     """Returns the array in an idx file.
 
     The format is a magic number (0, 0, type, dimensions), the sizes as big-endian 32-bit integers,
-    then the bytes. No more is decompressed than the sizes announce.
+    then the bytes. No more is decompressed than the sizes announce. Raises a DataError for a
+    damaged file.
     """
     try:
         with (
@@ -71,10 +73,11 @@ def _read_array(path: Path, dimensions: int) -> Array:
 
 
 def _read_sizes(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) -> list[int]:
+    """Returns the sizes in the header; raises a DataError if it is not one of this format."""
     header = file.read(4 + 4 * dimensions)
     if header[:4] != bytes([0, 0, UNSIGNED_BYTES, dimensions]):
         raise DataError(f"{path} is not an idx file of {dimensions} dimensions: bad magic number")
     sizes = [int.from_bytes(header[at : at + 4], "big") for at in range(4, len(header), 4)]
     if len(header) < 4 + 4 * dimensions or math.prod(sizes) > MOST_BYTES:
-        raise DataError(f"{path} has impossible sizes: {sizes}")
+        raise DataError(f"{path} is truncated, or has impossible sizes: {sizes}")
     return sizes

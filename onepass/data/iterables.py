@@ -26,8 +26,8 @@ def xy_pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def xy_pair(batch: Any) -> tuple[Any, Any]:
-    """Returns x and y of a batch, which is a pair or a dictionary of columns. Raises an InputError
-    for anything else. A list of Pillow images becomes an array.
+    """Returns x and y of a batch, which is a pair or a dictionary of columns. A list of Pillow
+    images becomes an array. Raises an InputError for anything else, and for a single sample.
 
     >>> xy_pair({"img": [[0.5]], "fine_label": [3], "coarse_label": [1]})
     ([[0.5]], [3])
@@ -59,7 +59,8 @@ def _find_column(batch: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _stack_pictures(pictures: Sequence[Image.Image]) -> np.ndarray[Any, Any]:
-    """Returns pictures of one size as uint8 (n, c, h, w), with one channel if all are grey."""
+    """Returns pictures as uint8 (n, c, h, w), with one channel if all are grey. Raises an
+    InputError if their sizes differ."""
     if len(sizes := {picture.size for picture in pictures}) > 1:
         raise InputError(f"the images of a batch must have the same size, not {sorted(sizes)[:2]}")
     grey = all(picture.mode in GREY for picture in pictures)
@@ -68,21 +69,22 @@ def _stack_pictures(pictures: Sequence[Image.Image]) -> np.ndarray[Any, Any]:
 
 
 def describe_type(given: object) -> str:
-    """Returns the type of a value that is not batches, with advice if it is a dataset of torch."""
+    """Returns a value's type in words, for errors about values that are not batches; with advice if
+    it is a dataset of torch."""
     hint = " (a DataLoader makes batches from it)" if isinstance(given, TorchDataset) else ""
     return f"a {type(given).__name__}{hint}"
 
 
 def repeatable_batches(test: Test) -> Iterable[Any]:
-    """Returns a test set as batches that can be iterated again and again. Raises an InputError for
-    a generator."""
+    """Returns a test set as batches that can be iterated again and again; a pair (x, y) or a
+    Dataset is one batch. Raises an InputError for a generator."""
     if isinstance(test, Dataset):
         return [(test.test_x, test.test_y)]
     if isinstance(test, tuple) and len(test) == 2:
         return [test]
     if not isinstance(test, Iterable):
         raise InputError(f"test must be (x, y), a Dataset or batches, not {describe_type(test)}")
-    if iter(test) is test:
+    if iter(test) is test:  # an iterator, for example a generator
         raise InputError(
             "test is read again at every evaluation, but a generator can be read only once: give "
             "(x, y), a list of batches or a loader"

@@ -1,4 +1,4 @@
-"""Facts about a dataset that its name is enough for, without loading it."""
+"""Facts about a dataset that follow from its name, without loading it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ def is_known(name: str) -> bool:
 
 
 def mirror_is_same_class(name: str) -> bool:
-    """Returns whether a mirror image has the same class, as the dataset of this name declares; true
-    for the user's own files."""
+    """Returns whether mirror images have the same class, as the dataset of this name declares; True
+    for the user's own files and for an unknown name."""
     entry = _entry_of(name)
     return entry.mirror_is_same_class if entry else True
 
 
 def usual_tasks(name: str, classes: int | None = None) -> int:
-    """Returns the number of tasks that the dataset of this name declares, for the catalogue as in
-    the GSA paper. Other data have five tasks, or one per class if they have fewer classes.
+    """Returns the number of tasks that the dataset of this name declares; the catalogue's are those
+    of the GSA paper.
+
+    Other data have five tasks, or one per class if they have fewer classes. So has a dataset made
+    with another number of `classes` than it declares.
 
     >>> usual_tasks("cifar100"), usual_tasks("digits"), usual_tasks("mine", classes=3)
     (10, 5, 3)
@@ -35,11 +38,11 @@ def usual_tasks(name: str, classes: int | None = None) -> int:
     entry = _entry_of(name)
     if entry is not None and classes in (None, entry.classes):
         return entry.tasks
-    return min(5, classes or 5)
+    return min(5, classes or 5)  # None: the number of classes is unknown
 
 
 def _entry_of(name: str) -> CatalogueEntry | DatasetInfo | None:
-    """Returns the entry of a dataset; None for the user's own files."""
+    """Returns the entry of a dataset; None for the user's own files or an unknown name."""
     if name in CATALOGUE or is_path(name):
         return CATALOGUE.get(name)
     return DATASETS.get(name)

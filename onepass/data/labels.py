@@ -14,13 +14,15 @@ L = TypeVar("L", int, str, int | str)
 
 
 def sorted_classes(labels: Iterable[L]) -> list[L]:
-    """Returns the different labels, sorted; in numerical order if all of them are numbers.
+    """Returns the different labels, sorted: in numerical order if all are whole numbers or digits,
+    else as text.
 
     >>> sorted_classes([7, -1, 7]), sorted_classes(["b", "a"]), sorted_classes(["10", "9"])
     ([-1, 7], ['a', 'b'], ['9', '10'])
     """
     found = set(labels)
     numbers = all(isinstance(label, int) or _is_number(label) for label in found)
+    # the text orders labels of the same number ("1" and "01")
     return sorted(found, key=lambda label: (int(label) if numbers else 0, str(label)))
 
 

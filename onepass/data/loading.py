@@ -50,18 +50,19 @@ def load(
     Parameters
     ----------
     name
-        Name of a dataset, or a path, which has a slash or ends in .npz, .csv or .parquet. `digits`
-        and `synthetic` need no files. The files of `mnist`, `cifar10`, `cifar100` and
-        `tiny-imagenet` must be below `root`.
+        Name of a dataset, or a path. Text is a path if it has a slash or ends in .npz, .csv or
+        .parquet; a Path always is. `digits` and `synthetic` need no files. The files of `mnist`,
+        `cifar10`, `cifar100` and `tiny-imagenet` must be below `root`, or downloaded before by
+        `onepass data cache NAME --download`.
 
         A path is one of these: a folder with `train/<class>/*` and `test/<class>/*`; a folder with
-        `<class>/*` and a `test_fraction`; a .npz of images or vectors; a table with a column
-        `label` and a `test` file or a `test_fraction`.
+        `<class>/*`, and a `test_fraction`; a .npz of images or vectors; a .csv or .parquet, with
+        `label`, and `test` or a `test_fraction`.
 
         Image files are PNG, JPEG, WebP, BMP, GIF, TIFF or PPM with at most 89 million pixels. They
         are turned upright by their EXIF data.
     root
-        Folder of the published datasets; by default `ONEPASS_DATA`, or the folder data.
+        Folder of the published datasets; by default `ONEPASS_DATA`, or the folder `data`.
     image_size
         Side in pixels to which your own images are scaled; without it they must have the same size.
     test_fraction
@@ -72,6 +73,8 @@ def load(
         Column of a .csv or .parquet that holds the labels; all others are features.
     test
         Another .csv or .parquet with the same columns, to test on.
+    options
+        Arguments of the function that makes the dataset, for example `classes` of `synthetic`.
 
     >>> load("digits").train_x.shape
     torch.Size([1442, 1, 8, 8])
@@ -117,7 +120,8 @@ def _expect_own_options(own: dict[str, Any]) -> None:
 
 
 def _expect_known(name: str, own: dict[str, Any]) -> None:
-    """Raises an OnepassError unless the name is known and no option for own files is given."""
+    """Raises an OnepassError unless the name is known and no option for the user's own files is
+    given."""
     if is_known(name):
         _expect_not_given(own, "your own files", name)
     elif Path(name).is_file():
@@ -136,7 +140,8 @@ def _expect_not_given(options: dict[str, Any], what: str, name: str) -> None:
 
 
 def _load_catalogue_dataset(entry: CatalogueEntry, root: Path) -> Dataset:
-    """Returns a dataset of the catalogue from its files, or from an earlier download."""
+    """Returns a dataset of the catalogue from its files below the root, or from an earlier
+    download. Raises a DataError if there are neither."""
     found = sources.find_source(entry, root)
     if found is None:
         downloaded = cache.open_cached(cache.cache_folder(entry.name, "download"))
@@ -152,7 +157,8 @@ def _load_catalogue_dataset(entry: CatalogueEntry, root: Path) -> Dataset:
 
 
 def download_dataset(entry: CatalogueEntry) -> Dataset:
-    """Downloads a dataset from the hub into the cache, where `load` finds it afterwards."""
+    """Downloads a dataset from the hub into the cache, where `load` finds it afterwards, and
+    returns it."""
     fetched = hub.download_from_hub(entry.hub, entry.shape)
     undecoded = fetched.undecoded
     if entry.name == "tiny-imagenet":
@@ -174,8 +180,8 @@ def tiny_imagenet_wnids() -> tuple[str, ...]:
 
 
 def reorder_classes(undecoded: Undecoded, names: tuple[str, ...]) -> Undecoded:
-    """Returns the same images with the classes numbered in the order of `names`; returns them
-    unchanged if the classes are not these."""
+    """Returns the dataset with its classes numbered in the order of `names`; returns it unchanged
+    if its classes are not exactly these."""
     if set(undecoded.class_names) != set(names):
         return undecoded
     number_of = {name: label for label, name in enumerate(names)}
@@ -202,8 +208,8 @@ def _load_own_files(
     label: str | None,
     test: str | Path | None,
 ) -> Dataset:
-    """Returns the dataset of the user's own files; an option for other kinds of files is an
-    InputError."""
+    """Returns the dataset of the user's own files. Raises an InputError for an option that is for
+    other files."""
     path = Path(name)
     if path.suffix.lower() in TABLES:
         image_options = {"image_size": image_size, "mirror_is_same_class": mirror_is_same_class}
@@ -255,8 +261,8 @@ def _make_dataset(
 
 
 def _validated(undecoded: Undecoded, path: Path | str, entry: CatalogueEntry | None) -> Undecoded:
-    """Returns the dataset; raises a DataError, before anything is decoded, if its classes, labels
-    or shapes cannot be right."""
+    """Returns the dataset unchanged. Raises a DataError, before anything is decoded, if it has no
+    images, labels without a class, or other classes or shapes than its catalogue entry."""
     count = len(undecoded.class_names)
     if entry is not None and count != len(entry.train):
         raise DataError(f"{path}: {entry.name} must have {len(entry.train)} classes, not {count}")
@@ -265,9 +271,9 @@ def _validated(undecoded: Undecoded, path: Path | str, entry: CatalogueEntry | N
             raise DataError(f"{path} has no {name} images")
         low, high = int(split.labels.min()), int(split.labels.max())
         if low < 0 or high >= count:
-            raise DataError(f"{path}: {name} labels from {low} to {high} for {count} classes")
+            raise DataError(f"{path}: {name} labels must be 0 to {count - 1}, not {low} to {high}")
         if entry is not None and split.shape != entry.shape:
-            raise DataError(f"{path}: {entry.name} must be {entry.shape}, not {split.shape}")
+            raise DataError(f"{path}: images must be {entry.shape}, not {split.shape}")
     return undecoded
 
 
@@ -280,5 +286,10 @@ def _warn_if_incomplete(entry: CatalogueEntry, arrays: cache.CachedArrays) -> No
         counts = Counter(y.tolist())
         if [counts[label] for label in range(len(official))] != list(official):
             log.warning(
-                "%s is incomplete: %d %s images of %d", entry.name, len(y), part, sum(official)
+                "%s has other numbers of images per class than published: "
+                "%d %s images instead of %d",
+                entry.name,
+                len(y),
+                part,
+                sum(official),
             )

@@ -34,7 +34,8 @@ def read_npz(
     """Returns the dataset in a `.npz` file.
 
     Images are uint8 (n, h, w), or uint8 or float (n, c, h, w) or (n, h, w, c). Vectors are float
-    (n, d). Labels are text or whole numbers; the sorted different labels are the classes.
+    (n, d). Labels are text or whole numbers; the sorted different labels are the classes. Raises a
+    DataError for anything else, and an InputError for a wrong test fraction.
     """
     arrays = _read_arrays(path)
     if "train_x" in arrays and test_fraction is not None:
@@ -59,7 +60,7 @@ def read_npz(
         raise DataError(f"{path} must hold {KEYS}; it holds {', '.join(sorted(arrays))}")
     (train_x, train_y), (test_x, test_y) = splits
     if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
-        raise DataError(f"{path}: train_x and test_x hold samples of different kinds")
+        raise DataError(f"{path}: train_x and test_x differ in dtype or in the shape of a sample")
     return Dataset(
         name=path.stem,
         train_x=train_x,
@@ -96,12 +97,15 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 
 
 def _refuse_zip_bombs(path: Path, archive: zipfile.ZipFile) -> None:
-    """Raises a DataError if the unpacked arrays would not fit into RAM."""
+    """Raises a DataError if the unpacked arrays would not fit into RAM, or if they are compressed
+    by a method that could unpack more than the file declares."""
     size, ram = sum(member.file_size for member in archive.infolist()), _ram_bytes()
     if ram is not None and size > ram:
-        raise DataError(f"{path} unpacks to {size} bytes, but this machine has {ram} of RAM")
+        raise DataError(f"{path} unpacks to {size} bytes, but this machine has {ram} bytes of RAM")
     if any(member.compress_type not in PACKINGS for member in archive.infolist()):
-        raise DataError(f"{path} is compressed in a way that NumPy does not use")
+        raise DataError(
+            f"{path} is compressed by another method than deflate: save it with np.savez_compressed"
+        )
 
 
 def _ram_bytes() -> int | None:
@@ -138,7 +142,7 @@ def _read_labels(path: Path, arrays: dict[str, Array], name: str) -> list[Label]
 
 def held_out_mask(y: Tensor, fraction: float) -> Tensor:
     """Returns a mask (n) of samples to hold out: this fraction of each class, at least one of its
-    samples but never all. The draw is always the same."""
+    samples but never all. So a class of one sample holds out none. The draw is always the same."""
     if not 0 < fraction < 1:
         raise InputError(f"the test fraction must lie between 0 and 1, not {fraction}")
     held = torch.zeros(len(y), dtype=torch.bool)
@@ -151,11 +155,12 @@ def held_out_mask(y: Tensor, fraction: float) -> Tensor:
 
 
 def _read_class_names(path: Path, arrays: dict[str, Array], known: list[Label]) -> tuple[str, ...]:
+    """Returns the class names in the file, or the labels themselves if it holds none."""
     if "class_names" not in arrays:
         return tuple(map(str, known))
-    given = np.atleast_1d(arrays["class_names"])
+    given = np.atleast_1d(arrays["class_names"])  # a single name may be stored without a dimension
     if given.ndim != 1 or given.dtype.kind not in "USiufb":
-        raise DataError(f"{path}: class_names must be text, one for each class")
+        raise DataError(f"{path}: class_names must be a list of names, one for each class")
     try:
         values = [value if isinstance(value, bytes) else str(value) for value in given]
     except (ValueError, SystemError) as problem:  # a code point that is not a character
@@ -164,5 +169,5 @@ def _read_class_names(path: Path, arrays: dict[str, Array], known: list[Label]) 
     if len(names) != len(known):
         raise DataError(f"{path}: {len(names)} class names for {len(known)} classes")
     if len(set(names)) != len(names):
-        raise DataError(f"{path} has two classes of the same name")
+        raise DataError(f"{path}: class_names holds a name twice")
     return names

@@ -20,7 +20,7 @@ import numpy as np
 from onepass.base.errors import DataError
 from onepass.data.files import Array
 
-Handler = Callable[[Any], None]
+Handler = Callable[[Any], None]  # carries out one opcode; its argument is the unpickler
 SAFE_OPCODES = """
     PROTO FRAME STOP MARK PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET
     NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT
@@ -58,7 +58,8 @@ class NotedCall:
 
 def read_pickle(content: bytes) -> Any:
     """Returns the dicts, lists, numbers, text and bytes of a pickle; each array in it is a
-    `NotedCall`. Raises a DataError for anything but data, and any exception for damage."""
+    `NotedCall`. Raises a DataError for anything but data, and any exception for a damaged
+    pickle."""
     return _DataUnpickler(content).load()
 
 
@@ -66,7 +67,7 @@ def decode_array(value: Any) -> Array:
     """Returns the integer array that a `NotedCall` describes. Raises a DataError, or any other
     exception, if it describes none."""
     if not isinstance(value, NotedCall) or value.name not in ("_reconstruct", "_frombuffer"):
-        raise DataError("it has no array where one should be")
+        raise DataError("it has something else where an array belongs")
     if value.name == "_frombuffer":
         raw, described, shape, order = value.arguments
     else:
@@ -75,16 +76,17 @@ def decode_array(value: Any) -> Array:
         order = "F" if by_columns else "C"
     dtype = _integer_dtype(described)
     if not isinstance(raw, bytes) or type(shape) is not tuple or len(shape) > 4:
-        raise DataError("an array has no bytes, or no shape")
+        raise DataError("an array has no bytes, or no shape of at most four dimensions")
     if any(type(size) is not int or not 0 <= size <= len(raw) for size in shape):
-        raise DataError("an array's shape does not consist of sizes")
+        raise DataError("an array's shape has a size that is no number, negative or too large")
     if math.prod(shape) * dtype.itemsize != len(raw):
-        raise DataError(f"an array of {shape} has {len(raw)} bytes")
+        raise DataError(f"an array of {dtype} {shape} cannot have {len(raw)} bytes")
     return np.frombuffer(raw, dtype).reshape(shape, order=order)
 
 
 def _integer_dtype(described: Any) -> np.dtype[Any]:
-    """Returns the integer dtype that a pickle describes by size and byte order alone."""
+    """Returns the integer dtype that a pickle describes. Raises a DataError, or any other
+    exception, for a dtype with anything but a size and a byte order."""
     if not isinstance(described, NotedCall) or described.name != "dtype":
         raise DataError("an array's numbers are not described")
     name, *copying = described.arguments
@@ -100,7 +102,7 @@ def _integer_dtype(described: Any) -> np.dtype[Any]:
 
 
 class _HandlerTable(dict[int, Handler]):
-    """The handler of each opcode; an opcode without one is a DataError."""
+    """The handler of each opcode. Looking up an opcode without one raises a DataError."""
 
     def __missing__(self, code: int) -> NoReturn:
         names = {opcode.code: opcode.name for opcode in pickletools.opcodes}
@@ -132,7 +134,7 @@ class _DataUnpickler(pickle._Unpickler):
         exceeds the file: then it encodes the same text again and again to fill the RAM."""
         self._may_encode -= len(text)
         if self._may_encode < 0:
-            raise DataError("it holds more bytes than it has")
+            raise DataError("it makes more bytes than the file has")
         return text.encode("latin1")
 
     def give_state(self) -> None:
@@ -143,8 +145,8 @@ class _DataUnpickler(pickle._Unpickler):
 
 
 def _with_text_keys(load: Handler, keys: slice) -> Handler:
-    """Returns a handler that refuses a dict whose keys are not text: hashing a deeply nested tuple
-    would crash the process."""
+    """Returns the handler `load`, preceded by a check that the dict keys at `keys` of the stack are
+    text or bytes. Hashing a deeply nested tuple would crash the process."""
 
     def checked(reader: _DataUnpickler) -> None:
         if not all(isinstance(key, str | bytes) for key in reader.stack[keys]):
@@ -156,6 +158,7 @@ def _with_text_keys(load: Handler, keys: slice) -> Handler:
 
 def _make_handler_table() -> _HandlerTable:
     pythons: dict[int, Handler] = pickle._Unpickler.dispatch
+    # keys on the stack: every second item since the mark, or the one below the last value
     every, last = slice(0, None, 2), slice(-2, -1)
     handlers = {name: pythons[getattr(pickle, name)[0]] for name in SAFE_OPCODES.split()}
     handlers |= {

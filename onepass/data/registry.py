@@ -17,7 +17,8 @@ Make = TypeVar("Make", bound="Callable[..., Dataset]")
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """A registered dataset: its function, and the facts needed before it is made; see `dataset`."""
+    """A registered dataset: its name `key`, the function `make` that returns it, and facts that are
+    needed before it is made (see `dataset`)."""
 
     key: str
     make: Callable[..., Dataset]
@@ -26,8 +27,9 @@ class DatasetInfo:
     mirror_is_same_class: bool
 
     def make_validated(self, options: dict[str, Any]) -> Dataset:
-        """Returns the dataset; raises an InputError if it is not as registered. With options, the
-        number of classes may differ."""
+        """Returns the dataset made with these options. Raises an InputError if its name, its
+        classes or `mirror_is_same_class` are not as registered; with options, the classes may
+        differ."""
         made = self.make(**options)
         facts = {"name": self.key, "mirror_is_same_class": self.mirror_is_same_class}
         for fact, registered in (facts if options else {**facts, "classes": self.classes}).items():
@@ -45,14 +47,16 @@ DATASETS = Registry[DatasetInfo]("dataset", "onepass.datasets", "onepass.data")
 def dataset(
     key: str, *, classes: int, tasks: int = 5, mirror_is_same_class: bool = True
 ) -> Callable[[Make], Make]:
-    """Registers a function that makes a `Dataset` of this name.
+    """Returns a decorator that registers a function which makes a `Dataset`.
 
     Parameters
     ----------
+    key
+        Name of the dataset.
     classes
         Number of classes.
     tasks
-        Number of tasks into which a stream splits them by default.
+        Number of tasks into which a stream splits the classes by default, at most one per class.
     mirror_is_same_class
         Whether the mirror image of an image has the same class.
     """

@@ -13,8 +13,8 @@ from onepass.data.files import Undecoded
 
 
 class Reader(NamedTuple):
-    """A form in which the files of a dataset come: its name for users, a test of whether a folder
-    has it, and the function that reads it."""
+    """A form in which the files of a dataset come: its name for users, the function that returns
+    whether a path holds files of this form, and the function that reads them."""
 
     form: str
     present: Callable[[Path], bool]
@@ -52,8 +52,8 @@ READERS = {  # in the order in which they are tried
 
 
 def find_source(entry: CatalogueEntry, root: Path) -> Source | None:
-    """Returns the first path below the root where a reader finds its files; None if there is
-    none."""
+    """Returns the first path below the root at which a reader of this dataset finds its files, with
+    the reader; None if there is none."""
     for path in entry.paths:
         for reader in READERS[entry.name]:
             if reader.present(root / path):

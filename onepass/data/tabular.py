@@ -34,8 +34,8 @@ def read_table(
     test: Path | None = None,
     test_fraction: float | None = None,
 ) -> Dataset:
-    """Returns the dataset in a table. All columns except the label are features, and have the mean
-    and standard deviation of the training rows.
+    """Returns the dataset in a table. `label` names the column of labels; all others are features,
+    to be normalised by the mean and standard deviation of the training rows.
 
     The test rows come from another file, or are a fraction of each class of this one.
     """
@@ -52,6 +52,7 @@ def read_table(
     names = sorted_classes(tables[0].labels)
     if strange := set(tables[1].labels).difference(names):
         raise DataError(f"{test} has the label {sorted_classes(strange)[0]!r}, which {path} lacks")
+    # [training, test]; the same table twice if a fraction of it is held out
     xs = [_as_samples(path, table.x) for table in tables]
     ys = [class_numbers(table.labels, names) for table in tables]
     if test_fraction is not None:
@@ -73,7 +74,8 @@ def read_table(
 def _read_rows(
     path: Path, label: str | None, features: list[str] | None = None
 ) -> tuple[list[str], LabelledRows]:
-    """Returns the names of the features, in the order of the file or as given, and the rows."""
+    """Returns the names of the features, in the order of the file or as given, and the rows. Raises
+    an OnepassError for a damaged file or wrong columns."""
     regular_file_size(path)
     try:
         return _select_columns(path, _load_with_pyarrow(path, label), label, features)
@@ -100,7 +102,7 @@ def _is_utf8(path: Path) -> bool:
 def _select_columns(
     path: Path, table: Any, label: str | None, features: list[str] | None
 ) -> tuple[list[str], LabelledRows]:
-    """Returns what `_read_rows` does, from a pyarrow table; raises an error for wrong columns."""
+    """Returns the names of the features and the rows of a pyarrow table, as `_read_rows` does."""
     columns = list(table.column_names)
     if twice := {name for name in columns if columns.count(name) > 1}:
         raise DataError(f"{path} has two columns {min(twice)!r}")
@@ -159,7 +161,10 @@ def _feature_array(path: Path, table: Any) -> Array:
         )
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count:
-            raise DataError(f"{path}: column {name!r} has no value in {column.null_count} rows")
+            raise DataError(
+                f"{path}: column {name!r} has no value in {column.null_count} rows; "
+                "fill them or remove the rows"
+            )
     return np.stack([column.cast("float64").to_numpy() for column in table.columns], axis=1)
 
 

@@ -18,13 +18,14 @@ ReadFile = Callable[[str], bytes]
 
 
 def has_tiny_imagenet(path: Path) -> bool:
-    """Returns whether a path is the dataset's folder, or a zip file."""
+    """Returns whether a path is a folder with wnids.txt, or any zip file."""
     return (path / "wnids.txt").is_file() or (path.suffix == ".zip" and path.is_file())
 
 
 def read_tiny_imagenet(path: Path) -> Undecoded:
-    """Returns the images, with classes in the order of wnids.txt; greyscale files become colour
-    images."""
+    """Returns the images, with classes in the order of wnids.txt, which lists their WordNet IDs
+    (wnids). Greyscale files become colour images. Raises a DataError if files are missing or wrong.
+    """
     names, content = _open_zip(path) if path.suffix == ".zip" else _open_folder(path)
     classes = _read_rows(path, content, "wnids.txt")
     if len(set(classes)) != len(classes):
@@ -38,7 +39,7 @@ def read_tiny_imagenet(path: Path) -> Undecoded:
     for row in _read_rows(path, content, "val/val_annotations.txt"):
         columns = row.split("\t")
         if len(columns) < 2:
-            raise DataError(f"{path}: val_annotations.txt has no columns in {row[:100]!r}")
+            raise DataError(f"{path}: val_annotations.txt has a row without tabs: {row[:100]!r}")
         file, wnid = columns[:2]
         name = f"val/images/{file}"
         if name not in present_names:
@@ -57,7 +58,8 @@ def read_tiny_imagenet(path: Path) -> Undecoded:
 
 
 def _image_split(path: Path, images: list[tuple[str, int]], content: ReadFile) -> Split:
-    """Returns a split of images by their names; errors name them with the path of the dataset."""
+    """Returns a split of images, given as pairs (name, label). Errors name an image with the path
+    of the dataset."""
     names = [f"{path}/{name}" for name, _ in images]
     labels = [label for _, label in images]
     return split_of_files(names, labels, SHAPE, lambda name: content(name.removeprefix(f"{path}/")))
@@ -79,7 +81,8 @@ def _read_rows(path: Path, content: ReadFile, name: str) -> list[str]:
 
 
 def _open_folder(path: Path) -> tuple[list[str], ReadFile]:
-    """Returns the names of all images below a folder, and a function that reads a file by name."""
+    """Returns the names of all files in the image folders, and a function that reads a file by
+    name. Names are paths in the dataset's folder."""
     folders = [*sorted((path / "train").glob("*/images")), path / "val" / "images"]
     names = [
         f"{folder.relative_to(path).as_posix()}/{entry.name}"
@@ -110,7 +113,9 @@ def _open_zip(path: Path) -> tuple[list[str], ReadFile]:
             raise DataError(f"{path} holds no {name}")
         member = inside[name]
         if member.compress_type not in PACKINGS:
-            raise DataError(f"{path}: {name} is compressed in a way that is not supported")
+            raise DataError(
+                f"{path}: {name} is compressed by another method than deflate: repack it"
+            )
         if member.file_size > LARGEST:
             raise DataError(
                 f"{path}: {name} unpacks to {member.file_size} bytes, more than {LARGEST}"

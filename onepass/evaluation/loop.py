@@ -1,8 +1,8 @@
 """The loop: learn a batch, and score the learner on the test set from time to time.
 
 It has two variants: `_ticks_of_stream` for a `Stream`, whose length and tasks are known, and
-`_ticks_of_batches` for any iterable of batches. Both are generators that yield a tick per batch, so
-that callers print, record and draw. Listeners are called along the way.
+`_ticks_of_batches` for any iterable of batches. Both are generators that yield a tick per batch,
+and call a listener at every event. Callers can print, record or draw between two batches.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.evaluation.points import BEGINNING, Point, Tick
 from onepass.evaluation.scoring import (
-    TestBatches,
-    TestSet,
+    StreamTestSet,
+    UserTestSet,
     expect_untrained_scores,
     first_scorable_step,
     predicted_rows,
@@ -46,20 +46,20 @@ def evaluate(
     prequential: bool = False,
     listeners: Sequence[Listener] = (),
 ) -> Iterator[Point]:
-    """Learns the stream, and yields a point at the end of each task and after `every` batches. A
-    method that has to train before it is scored is scored at the end only, unless `every` is given.
-    Listeners are called at every step; one that fails is dropped, with a warning. With
-    `prequential`, each batch is also predicted before it is learned; methods that train before
-    scoring refuse this.
+    """Learns the stream, and yields a point at the end of each task and after each `every` batches.
+    A method that has to train before it is scored is scored at the end of the stream only, unless
+    `every` is given. Listeners receive every event; a listener that fails is dropped, with a
+    warning, unless it is essential. With `prequential`, each batch is also predicted before it is
+    learned; methods that train before they are scored raise an InputError.
 
     The stream may also be any iterable of batches: pairs (x, y), or dictionaries with a column
     image, img or x and a column label, fine_label or y. Then `test` is the test set: a pair (x, y),
     a `Dataset`, or batches that can be iterated more than once. The length of the iterable is
-    unknown, so a point comes after `every` batches and at the end. Its tasks are those that the
+    unknown, so points come after each `every` batches and at the end. Its tasks are those that the
     learner infers, unless your code calls `learner.new_task()` between two batches. In that case
-    the last task ends with the batches, and a method that trains at task ends is scored once more
-    if it was already scored after the last batch. The loop keeps no batch after it was learned;
-    only the learner's memory does.
+    the last task ends with the batches. A method that trains at the end of a task is then scored
+    once more, even if it was scored after the last batch. The loop keeps no batch after it was
+    learned; only the learner's memory keeps samples.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -96,12 +96,15 @@ def evaluate(
 
 def prepare_for_stream(learner: Learner, stream: Stream) -> None:
     """Prepares a learner for the shape and type of a stream's samples, unless it is prepared
-    already."""
+    already. Raises an InputError if an argument is something else, or if the learner has learned
+    text labels."""
     if not isinstance(learner, Learner) or not isinstance(stream, Stream):
         given = f"a {type(learner).__name__} and a {type(stream).__name__}"
         raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
     if any(isinstance(label, str) for label in learner.classes[:1]):
-        raise InputError("this learner has learned text labels, but a stream's labels are numbers")
+        raise InputError(
+            "a stream's labels are numbers, but this learner has text labels: use a new learner"
+        )
     if not learner._prepared:
         first, _ = stream.batch(0)
         with naming_large_settings(_size_factors(learner, stream)):
@@ -109,8 +112,8 @@ def prepare_for_stream(learner: Learner, stream: Stream) -> None:
 
 
 def _size_factors(learner: Learner, stream: Stream) -> dict[str, object]:
-    """Returns the numbers that an out-of-memory error reports: they decide how much RAM or GPU
-    memory a step needs."""
+    """Returns the settings and sizes that decide how much RAM or GPU memory a step needs. An
+    out-of-memory error names the large ones."""
     first, _ = stream.batch(0)
     return {**learner.get_params(), "values in a sample": first[0].numel(), "batch": len(first)}
 
@@ -124,14 +127,15 @@ def learn_and_score(
     start: Tick = BEGINNING,
     listener: Listener = NO_LISTENER,
 ) -> Iterator[Tick]:
-    """Does what `evaluate` does, but yields after every batch and can continue after the tick
-    `start`. It calls the listener's hooks for steps, points and tasks; the caller has to call
-    `started` and `finished`."""
+    """Learns a stream and scores the learner as `evaluate` does, but yields a tick after every
+    batch. It continues after the tick `start`, up to which the learner must have learned. It calls
+    the listener's hooks for steps, points and tasks; the caller has to call `started` and
+    `finished`."""
     prepare_for_stream(learner, stream)
     if prequential:
         expect_untrained_scores(learner)
     if every is not None and every < (least := first_scorable_step(stream)):
-        lacking = "" if least == 1 else ": no class that came before has test samples"
+        lacking = "" if least == 1 else ": no class of earlier batches has test samples"
         raise InputError(f"every must be at least {least}, not {every}{lacking}")
     with naming_large_settings(_size_factors(learner, stream)):
         yield from _ticks_of_stream(learner, stream, every, prequential, start, listener)
@@ -146,7 +150,7 @@ def _ticks_of_stream(
     listener: Listener,
 ) -> Iterator[Tick]:
     stream = stream.on(learner.trainer.torch_device)
-    test = TestSet(stream)
+    test = StreamTestSet(stream)
     clock = _Clock(start, learner)
     hits, tried = start.hits, start.tried
     for index in range(start.step, len(stream)):
@@ -162,8 +166,8 @@ def _ticks_of_stream(
             if stream.boundaries and stream.starts_task(index):
                 learner.new_task()
             step = learner.learn(x, y)
-            # A listener queues GPU work behind the step. On a busy device the wait for the step
-            # then happens inside the listener, and it still counts as training.
+            # The call is timed as training. A listener queues GPU work behind the step, and on a
+            # busy device it then waits for the step, which is training time.
             listener.stepped(learner, step)
             if stream.boundaries and boundary:
                 learner.end_task()
@@ -186,9 +190,10 @@ def _ticks_of_batches(
     prequential: bool,
     listener: Listener,
 ) -> Iterator[Tick]:
-    """Does what `_ticks_of_stream` does for batches whose number and tasks are not known ahead."""
+    """Does what `_ticks_of_stream` does for batches whose number and tasks are not known ahead.
+    Also prepares the learner and calls `started`, because both need the first batch."""
     _expect_scorable_batches(learner, batches, test, every, prequential)
-    tested = TestBatches(() if test is None else test)
+    tested = UserTestSet(() if test is None else test)
     upcoming = xy_pairs(batches)
     if (first := next(upcoming, None)) is None:
         raise InputError("the stream has no batches: give at least one")
@@ -217,7 +222,7 @@ def _ticks_of_batches(
             tick = _score(tick, learner, tested, clock, float(step.loss), False)
             listener.scored(tick)
         yield tick
-    trained = False
+    trained = False  # whether the learner trained after the last batch, which changes its scores
     if learner.class_index.told:  # the caller announced the tasks, so the last one ends here
         with clock.training:
             trained = learner.end_task()
@@ -249,8 +254,9 @@ def _expect_scorable_batches(
 
 
 def _predict_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) -> Tick:
-    """Predicts a batch before it is learned, and returns the tick with the new counts. A learner
-    that has learned nothing yet counts as wrong on every sample."""
+    """Predicts a batch before it is learned. Returns the tick with the batch's samples added to
+    `tried`, and the correct predictions to `hits`. A learner that has learned nothing yet counts as
+    wrong on every sample."""
     samples = inputs.as_samples(x)
     truth = rows_of(learner, y, len(samples))
     with clock.scoring:
@@ -263,9 +269,10 @@ def _count_correct(learner: Learner, x: Tensor, y: Tensor) -> int:
 
 
 def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) -> bool:
-    """Returns whether a learner is scored once it has learned `done` batches: after each `every`,
-    at the end of the stream, and at the end of each task. A method that has to train before it is
-    scored skips the ends of tasks, unless `every` is given."""
+    """Returns whether a learner is scored once it has learned `done` batches. It is scored after
+    each `every` batches (None: never), at the end of the stream, and at the end of each task. A
+    method that has to train before it is scored skips the ends of earlier tasks, unless `every` is
+    given."""
     if every is not None and done % every == 0:
         return True
     at_task_ends = every is not None or not learner.traits.trains_to_score
@@ -275,11 +282,13 @@ def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) ->
 def _score(
     tick: Tick,
     learner: Learner,
-    test: TestSet | TestBatches,
+    test: StreamTestSet | UserTestSet,
     clock: _Clock,
     loss: float,
     boundary: bool,
 ) -> Point:
+    """Scores the learner, and returns the tick as a point. Raises a TrainingError if learning has
+    diverged."""
     expect_not_diverged(learner)
     with clock.scoring:
         scores = test.score(learner, boundary=boundary)

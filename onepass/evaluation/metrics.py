@@ -1,8 +1,9 @@
 """Metrics of continual learning, as pure functions of the accuracy matrix.
 
-a[i][j] is the accuracy in percent on the test images of task j after learning task i, counted from
+a[i][j] is the accuracy in percent on the test samples of task j after learning task i, counted from
 0, with all classes seen so far competing. The matrix is lower triangular: None above the diagonal.
-The examples use three tasks, the first of which loses accuracy twice:
+A whole row is None if the learner was not scored after that task. The examples use three tasks, and
+the first two lose accuracy:
 
 >>> a = [[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]]
 """
@@ -20,9 +21,9 @@ def accuracy_matrix(
     total: Sequence[int],
     tasks: Sequence[Sequence[int]],
 ) -> list[list[float | None]]:
-    """Returns the accuracy matrix. `correct` has the correct predictions per class after each task
-    (None where the learner was not scored), `total` the test images per class, `tasks` the classes
-    of each task.
+    """Returns the accuracy matrix. `correct` has the number of correct predictions per class after
+    each task (None where the learner was not scored), `total` the number of test samples per class,
+    `tasks` the classes of each task.
 
     >>> accuracy_matrix([[9, 8, 0], [6, 6, 10]], total=[10, 10, 20], tasks=[[0, 1], [2]])
     [[85.0, None], [60.0, 50.0]]
@@ -43,8 +44,8 @@ def percent(correct: int, total: int) -> float:
 
 
 def mean_task_accuracy(a: Matrix) -> float:
-    """Returns the mean of the last row. It equals the accuracy over all test images if all tasks
-    have equally many.
+    """Returns the mean accuracy on the tasks after the last one: the mean of the last row. It
+    equals the accuracy over all test samples if the tasks have equally many and share no class.
 
     >>> mean_task_accuracy([[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]])
     65.0
@@ -54,8 +55,8 @@ def mean_task_accuracy(a: Matrix) -> float:
 
 
 def _drops(a: Matrix) -> list[float] | None:
-    """Returns how far the final accuracy of each task lies below its best, in percentage points;
-    None unless every task was scored."""
+    """Returns how far the final accuracy on each task lies below the best one, in percentage
+    points; None unless the learner was scored after every task."""
     if any(row[task] is None for task, row in enumerate(a)):
         return None
     last = a[-1]
@@ -69,8 +70,9 @@ def _drops(a: Matrix) -> list[float] | None:
 
 
 def forgetting(a: Matrix) -> float | None:
-    """Returns the mean drop from the best accuracy over all tasks but the last: the 1 / (T - 1)
-    form. None for a single task, which cannot lose accuracy, and unless every task was scored.
+    """Returns the mean drop from the best to the final accuracy, over all of the T tasks but the
+    last: the 1 / (T - 1) form. None for a single task, which cannot lose accuracy, and unless the
+    learner was scored after every task.
 
     >>> forgetting([[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]])  # (60 + 10) / 2
     35.0
@@ -80,8 +82,8 @@ def forgetting(a: Matrix) -> float | None:
 
 
 def forgetting_all(a: Matrix) -> float | None:
-    """Returns the mean of the same drops over all T tasks, the last of which counts as 0: the 1 / T
-    form.
+    """Returns the mean of the drops of `forgetting` over all T tasks: the 1 / T form. The drop of
+    the last task is 0. None unless the learner was scored after every task.
 
     >>> round(forgetting_all([[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]]), 2)
     23.33
@@ -91,8 +93,8 @@ def forgetting_all(a: Matrix) -> float | None:
 
 
 def anytime(accuracies: Sequence[float]) -> float | None:
-    """Returns any-time accuracy: the mean accuracy on the classes seen so far, over equally spaced
-    evaluation points. None for fewer than three points.
+    """Returns any-time accuracy: the mean of the accuracies on the classes seen so far, at equally
+    spaced evaluation points. None for fewer than three points.
 
     >>> anytime([100.0, 90.0, 50.0])
     80.0
@@ -104,7 +106,7 @@ def anytime(accuracies: Sequence[float]) -> float | None:
 
 
 def per_class(correct: Sequence[int], total: Sequence[int]) -> list[float | None]:
-    """Returns the accuracy of each class in percent; None for a class without test images.
+    """Returns the accuracy of each class in percent; None for a class without test samples.
 
     >>> per_class([3, 0, 4], [4, 0, 4])
     [75.0, None, 100.0]

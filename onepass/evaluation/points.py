@@ -1,4 +1,4 @@
-"""Ticks and points: plain records of how a learner goes through a stream."""
+"""Ticks and points: plain records of a run after a batch, without and with scores."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from onepass.evaluation.metrics import percent
 class Tick:
     """The state of a run after one batch.
 
-    `step` counts learned batches; `task` is the current task. `seconds` is training time, without
-    `scoring` and without `capture` of steps as CUDA graphs (all in seconds, since the start).
-    With prequential scoring, `hits` of `tried` samples were predicted correctly before they were
-    learned.
+    `step` counts learned batches; `task` is the task of the batch, counted from 0. `seconds` is
+    training time, without the time for `scoring` and for the `capture` of steps as CUDA graphs.
+    All three are in seconds since the start of the run. With prequential scoring, `hits` of `tried`
+    samples were predicted correctly before they were learned.
     """
 
     step: int
@@ -36,11 +36,11 @@ class Point(Tick):
     """An evaluation point: a tick at which the learner was scored on the test samples of the
     classes seen so far.
 
-    `correct` and `total` hold counts per class of the dataset; an unseen class has a total of 0.
-    For an iterable of batches they hold counts per class of `learner.classes`, because the classes
-    are not known in advance. `boundary` is whether a task has just ended. At a boundary,
-    `confusion` counts test samples by their task (rows) and the task of the predicted class
-    (columns).
+    `correct` and `total` count correct predictions and test samples, per class of the dataset; an
+    unseen class has a total of 0. For an iterable of batches the counts are per class of
+    `learner.classes`, because the classes are not known in advance. `loss` is the loss of the last
+    step. `boundary` is whether a task of a `Stream` has just ended. At a boundary, `confusion`
+    counts test samples by their task (rows) and the task of the predicted class (columns).
     """
 
     boundary: bool = False
@@ -68,10 +68,12 @@ class Point(Tick):
 
     @property
     def accuracy(self) -> float:
-        """Accuracy in percent on the test samples of the classes seen so far; NaN without any."""
+        """Accuracy in percent on the test samples of the classes seen so far; NaN if there are
+        none."""
         return percent(sum(self.correct), sum(self.total)) if any(self.total) else math.nan
 
     @property
     def prequential(self) -> float | None:
-        """Prequential accuracy in percent; None if batches were not predicted first."""
+        """The accuracy in percent on each batch before it is learned; None without prequential
+        scoring."""
         return percent(self.hits, self.tried) if self.tried else None

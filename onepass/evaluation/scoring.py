@@ -1,5 +1,5 @@
 """Scores a learner on the test samples of the classes seen so far: on the test set of a stream, or
-on test batches of the user's."""
+on a test set of the user's."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ def expect_untrained_scores(learner: Learner | type[Learner]) -> None:
 
 
 def first_scorable_step(stream: Stream) -> int:
-    """Returns how many batches must be learned before a learned class has test samples."""
+    """Returns the number of batches after which a learner can first be scored: with the last of
+    them comes the first class that has test samples."""
     tested = set(stream.dataset.test_y.tolist())
     steps = range(len(stream))
     return 1 + next((at for at in steps if tested.intersection(stream.batch(at)[1].tolist())), 0)
 
 
 class Scores(NamedTuple):
-    """Counts of correct predictions and of test samples, per class. At a task boundary of a stream,
-    `confusion` is that of `Point`; otherwise it is empty."""
+    """Counts of correct predictions and of test samples, as `Point` holds them. `confusion` is
+    empty except at a task boundary of a stream."""
 
     correct: tuple[int, ...]
     total: tuple[int, ...]
     confusion: tuple[tuple[int, ...], ...] = ()
 
 
-class TestSet:
+class StreamTestSet:
     """The test samples of a stream, sorted by class, so that each scoring takes only the classes
-    seen so far. One object serves the whole run."""
-
-    __test__ = False  # pytest would collect a class of this name
+    seen so far. A run makes one, and scores with it again and again."""
 
     def __init__(self, stream: Stream) -> None:
         y = stream.dataset.test_y
@@ -59,7 +58,7 @@ class TestSet:
             self.task_of[list(group)] = task
 
     def score(self, learner: Learner, *, boundary: bool) -> Scores:
-        """Returns counts per class of the dataset, with a confusion matrix at a task boundary."""
+        """Returns the scores per class of the dataset, with a confusion matrix at a boundary."""
         seen, labels = set(learner.classes), range(len(self.samples))
         tested = [label for label in labels if label in seen and len(self.samples[label])]
         truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in tested])
@@ -82,17 +81,16 @@ class TestSet:
         return tuple(map(tuple, counts.view(tasks, tasks).tolist()))
 
 
-class TestBatches:
-    """Test batches as the user gives them, iterated once for each scoring."""
-
-    __test__ = False
+class UserTestSet:
+    """The test set that the user gives, iterated once for each scoring. Samples of classes that the
+    learner has not seen are left out."""
 
     def __init__(self, test: Test) -> None:
         self.batches = repeatable_batches(test)
 
     def score(self, learner: Learner, *, boundary: bool) -> Scores:
-        """Returns counts per class of `learner.classes`, without a confusion matrix, because the
-        tasks of the classes are unknown."""
+        """Returns the scores per class of `learner.classes`, without a confusion matrix, because
+        the tasks of the classes are unknown."""
         classes = len(learner.classes)
         correct, total = torch.zeros(2, classes, dtype=torch.int64)
         for x, y in xy_pairs(self.batches):
@@ -114,6 +112,7 @@ def rows_of(learner: Learner, y: Any, count: int) -> Tensor:
 
 
 def predicted_rows(learner: Learner, samples: Tensor) -> Tensor:
+    """Returns the index of each sample's predicted class in `learner.classes`, on the CPU."""
     return learner.scores(samples).argmax(dim=1).cpu()
 
 

@@ -29,7 +29,7 @@ Outcome = tuple[int, Result | Exception]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options for all jobs of an executor: arguments of `onepass.runs.execute.run_job`."""
+    """Options for all jobs of an executor. `onepass.runs.execute.run_job` explains them."""
 
     out: Path
     resume: bool = False
@@ -42,9 +42,11 @@ class RunOptions:
             raise InputError(f"checkpoint must be at least 1 step, not {self.checkpoint}")
 
     def is_finished(self, job: Job) -> bool:
+        """Returns whether `run` would return the result of an earlier run, without training."""
         return self.resume and RunFolder.of(job, self.out).result_file.exists()
 
     def run(self, job: Job, listener: Listener, resources: RunResources) -> Result:
+        """Runs a job in this process with these options, and returns its result."""
         from onepass.runs.execute import run_job
 
         return run_job(
@@ -62,8 +64,8 @@ class Executor(Protocol):
     """Runs jobs that a queue gives out."""
 
     def check(self, job: Job) -> None:
-        """Raises an error if a job cannot run. The executor may keep what it makes for this check
-        and use it for the run."""
+        """Raises an error if a job cannot run. The executor may keep the dataset and the learner
+        that it makes for this check, and use them for the run."""
 
     def outcomes(
         self,
@@ -74,9 +76,10 @@ class Executor(Protocol):
         until: float = math.inf,
     ) -> Generator[Outcome, None, None]:
         """Runs the jobs that the queue gives out, until it has no more. Yields the number of each
-        job as it ends, with its result or its error; errors that may not recur get a second try.
-        Calls `watch` with the progress of each run. At the time `until` (of `time.monotonic`) all
-        runs are stopped without an outcome; they can resume from their last checkpoints."""
+        job as it ends, with its result or its error. A job whose error may not recur is first
+        tried once more. Calls `watch` with the number and progress of each running job. At the
+        time `until` (of `time.monotonic`) all runs are stopped without an outcome; they can resume
+        from their last checkpoints."""
 
 
 def execute_all(
@@ -92,15 +95,16 @@ def execute_all(
     """Runs jobs in their folders, and yields the number and result of each as it ends. `queue`
     decides their order; by default they keep the order of the list.
 
-    Errors that can be found without running are raised before the first run starts. Later, a job
-    that fails does not stop the others: `failed` is called at once, and the first error is raised
-    when all jobs have ended. With `fail_fast`, the first error stops all.
+    The call itself checks all jobs, and raises errors that can be found without a run. Later, a job
+    that fails does not stop the others. `failed` is called with its number and error at once. When
+    all jobs have ended, the first error is raised, with the others as notes. With `fail_fast`, the
+    first error stops all.
     """
     for job in jobs:
         probes.expect_probes(job.probes)
         if not options.resume:
             RunFolder.of(job, options.out).refuse_existing()
-        # Jobs that differ only in their seeds need one check.
+        # Jobs that differ only in their seeds need one check: that of the first seed.
         if job.seed == jobs[0].seed and not options.is_finished(job):
             executor.check(job)
     outcomes = executor.outcomes(jobs, queue or InOrder(jobs), options, watch)

@@ -7,22 +7,22 @@ from typing import Protocol
 
 from onepass.runs.spec import Job
 
-Fits = Callable[[Job], bool]
+Fits = Callable[[Job], bool]  # whether a job may start beside the runs of this moment
 
 
 class Queue(Protocol):
     """Gives out jobs by their numbers in the executor's list, each once.
 
-    An executor with a free slot calls `take` at once, and again from time to time. When nothing is
-    running every job fits, so the executor takes a None at that moment for the end of the queue.
+    An executor that can start a job calls `take` at once, and again from time to time. When nothing
+    is running, every job fits. If `take` returns None at that moment, the queue is at its end.
     """
 
     def take(self, fits: Fits) -> int | None:
-        """Returns the number of the next job that may start and that `fits`; None if there is no
-        such job now."""
+        """Gives out the next job that may start and that `fits`, and returns its number; None if
+        there is no such job now."""
 
     def put_back(self, index: int) -> None:
-        """Returns a failed job to the queue for another try."""
+        """Puts a failed job back into the queue, for another try."""
 
 
 class InOrder:

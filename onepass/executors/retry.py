@@ -13,6 +13,8 @@ from onepass.base.text import shortened
 from onepass.executors.base import RunOptions
 from onepass.runs.spec import Job
 
+# memory: too little RAM or GPU memory; input: an error that the user can correct; training:
+# learning has diverged; killed: the worker process has ended; bug: any other error
 FailureKind = Literal["memory", "input", "training", "bug", "killed"]
 NO_MEMORY = (TooLargeError, MemoryError, torch.OutOfMemoryError)
 USER_ERRORS = (OnepassError, OSError)  # errors that the user can correct
@@ -20,8 +22,8 @@ log = logging.getLogger("onepass")
 
 
 class Failure(NamedTuple):
-    """Why a run failed in another process. `error` is the name of the error's class if onepass
-    defines it."""
+    """The reason why a run failed in another process, in words (`why`). `error` is the name of the
+    error's class in `onepass.base.errors`; "" if it is of another class."""
 
     kind: FailureKind
     why: str
@@ -29,7 +31,7 @@ class Failure(NamedTuple):
 
 
 def failure_kind(problem: Exception) -> FailureKind:
-    """Returns what kind of failure an error is.
+    """Returns the kind of failure that an error is.
 
     >>> failure_kind(TooLargeError()), failure_kind(OSError()), failure_kind(ZeroDivisionError())
     ('memory', 'input', 'bug')
@@ -42,8 +44,8 @@ def failure_kind(problem: Exception) -> FailureKind:
 
 
 def name_and_message(problem: Exception) -> str:
-    """Returns an error in one line, with its class: the message of an unexpected error may say
-    little without it.
+    """Returns the class and the message of an error in one line. The message of an unexpected error
+    may say little without the class.
 
     >>> name_and_message(KeyError("lr"))
     "KeyError: 'lr'"
@@ -55,8 +57,9 @@ class Retries:
     """Gives each failed run at most one second try, from its last checkpoint. The second try always
     resumes, with or without --resume, because the folder is from our own first try.
 
-    Errors that would recur get no second try: those of the user, and training that has diverged. If
-    other runs may have left a run too little RAM or GPU memory, its second try runs alone.
+    Errors that would recur get no second try: those of the user, training that has diverged, and
+    too little memory for a run that was alone. If other runs may have left a run too little RAM or
+    GPU memory, no other run is beside its second try.
     """
 
     def __init__(self, options: RunOptions) -> None:
@@ -65,16 +68,18 @@ class Retries:
         self.alone: set[str] = set()
 
     def run_options(self, job: Job) -> RunOptions:
+        """Returns the options for a job's next try."""
         return replace(self.options, resume=True) if job.folder_name in self.tried else self.options
 
     def runs_alone(self, job: Job) -> bool:
+        """Returns whether a job may run only when no other does, on the same GPU or in RAM."""
         return job.folder_name in self.alone
 
     def should_retry(
         self, job: Job, kind: FailureKind, why: str, *, had_neighbours: bool = False
     ) -> bool:
-        """Returns whether to run a failed job again. `had_neighbours`: other runs shared its RAM or
-        GPU, so they may have left it too little."""
+        """Returns whether to run a failed job again; if so, records that and logs a warning.
+        `had_neighbours`: other runs may have left it too little RAM or GPU memory."""
         name = job.folder_name
         may_succeed = had_neighbours if kind == "memory" else kind in ("bug", "killed")
         if name in self.tried or not may_succeed:

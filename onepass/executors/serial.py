@@ -22,8 +22,8 @@ class TimeLimitReached(BaseException):
 
 
 class Serial:
-    """Runs jobs one after another. Each run takes the learner that its check has made, and data are
-    loaded once."""
+    """Runs jobs one after another. The run of a checked job takes the learner that the check has
+    made. Each dataset is loaded once."""
 
     def __init__(self) -> None:
         self.resources = RunResources()
@@ -57,7 +57,8 @@ class Serial:
 
 
 def _forward_or_stop(watch: Watch, until: float, index: int, progress: Progress) -> None:
-    """Passes the progress of a run on, or stops the run if its time is up."""
+    """Passes the progress of a run on to `watch`. Raises TimeLimitReached, which stops the run, at
+    the time `until`."""
     if time.monotonic() >= until:
         raise TimeLimitReached
     watch(index, progress)

@@ -1,2 +1,2 @@
-"""Functions on tensors: losses, augmentation, views and measures of gradient imbalance. They import
-only `base`."""
+"""Functions on tensors: losses, augmentation, views and measures of gradient imbalance. From the
+rest of onepass, they import only `base`."""

@@ -1,7 +1,8 @@
-"""Random crops, flips, colour jitter and greyscale on batches, with one draw per sample.
+"""Random crops, flips, colour jitter and greyscale on batches of images (n, channels, height,
+width), with one draw per image.
 
-Each augmentation has two halves: parameters drawn from an explicit generator, and a pure function
-of images and parameters. So tests can give the same parameters to another library.
+An augmentation draws parameters from an explicit generator, then applies a pure function of images
+and parameters. So tests can give the same parameters to another library.
 """
 
 from __future__ import annotations
@@ -14,42 +15,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+# bounds of a window's area, as a fraction of the image's
 AREA = (0.6, 1.0)
-FLIPPED_AREA = (0.3, 1.0)
+FLIPPED_AREA = (0.3, 1.0)  # of crop-grey-flip
 CONTRASTIVE_AREA = (0.2, 1.0)
-ASPECT = (3 / 4, 4 / 3)
+ASPECT = (3 / 4, 4 / 3)  # bounds of a window's width / height, if the image's is 1
 FLIP_PROBABILITY = 0.5
 JITTER_PROBABILITY = 0.8
 JITTER = 0.4
 HUE_JITTER = 0.1
 GREY_PROBABILITY = 0.2
 FLIPPED_GREY_PROBABILITY = 0.25
-LUMA = (0.299, 0.587, 0.114)
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue
 
 
 class Crop(NamedTuple):
-    """A window per image: its size, and the offset of its centre to the right and down.
+    """A window in each image: its size, and the offset of its centre from the image's, to the right
+    and down.
 
-    Both are (samples, 2), horizontal first, in units of half the image. A negative size mirrors the
-    window's content.
+    Both are (n, 2), horizontal first. A size is a fraction of the image's; an offset is in units of
+    half the image. A negative size mirrors the window's content.
     """
 
     size: Tensor
     offset: Tensor
 
 
-DrawCrops = Callable[[int, torch.Generator], Crop]
+DrawCrops = Callable[[int, torch.Generator], Crop]  # draws windows for a number of images
 
 
 class WholePixelCrops:
-    """Draws windows of whole pixels inside images of one size, as the published script does.
+    """Draws windows of whole pixels inside images of one size, as the released code of the GSA
+    paper does.
 
-    The script draws the area uniformly between two bounds and the aspect ratio (the image's is 1)
-    log-uniformly in 3/4 … 4/3. It rounds the sides and draws again until both fit.
+    That code draws the area uniformly between two bounds and the aspect ratio (the image's is 1)
+    log-uniformly in 3/4 … 4/3. It rounds the sides and draws again until both fit into the image.
 
-    Area and log aspect are uniform exactly if the two sides are uniform. So a window of w x h
-    pixels has a probability proportional to the area of its cell inside the region of valid sides.
-    A table of these areas replaces the redrawing.
+    A pair (area, log aspect) is uniform exactly if the pair of sides is uniform, because the
+    Jacobian is constant. So the probability of a window of w x h pixels is proportional to the area
+    of its cell (the sides that round to w and h) inside the region of valid sides. A table of these
+    areas replaces the redrawing.
     """
 
     def __init__(
@@ -77,8 +82,12 @@ class WholePixelCrops:
 
 
 def _cell_areas(width: int, height: int, area: tuple[float, float]) -> Tensor:
-    """Returns the area (width, height) of {(x, y): area_0 < x y < area_1, 3/4 < x / y < 4/3} in
-    each cell of sides that round to w and h pixels, with x = w / width and y = h / height."""
+    """Returns a table (width, height): for each window of w x h pixels, a number proportional to
+    the probability of drawing it.
+
+    It is the area of {(x, y): area_0 < x y < area_1, 3/4 < x / y < 4/3} in the cell of sides that
+    round to w and h pixels, with x = w / width and y = h / height.
+    """
     strips = 64  # per cell; within a strip, x is constant and y runs from `lower` to `upper`
     x = (torch.arange(width * strips, dtype=torch.float64) + 0.5) / strips + 0.5  # in pixels
     x = x.view(width, strips, 1) / width
@@ -90,8 +99,9 @@ def _cell_areas(width: int, height: int, area: tuple[float, float]) -> Tensor:
 
 
 class ReflectedCrops:
-    """Draws windows of the same areas and aspects with continuous sizes and positions. A window may
-    reach up to 15 % beyond one side of the image, where the image is reflected."""
+    """Draws windows with areas and aspects as in `WholePixelCrops`, but with continuous sizes and
+    positions. A window may reach beyond one side of the image, by up to 15 % of that side; there
+    `crop` reflects the image."""
 
     def __init__(self, area: tuple[float, float]) -> None:
         self.area = area
@@ -107,14 +117,16 @@ class ReflectedCrops:
 
 
 def pixel_centres(height: int, width: int, device: torch.device | str = "cpu") -> Tensor:
-    """Returns pixel centres (height, width, 2) in units of half the image, horizontal first."""
+    """Returns pixel centres (height, width, 2), horizontal first, in units of half the image: -1 is
+    the left or upper edge, 1 the right or lower one."""
     down = (2 * torch.arange(height, device=device) + 1) / height - 1
     right = (2 * torch.arange(width, device=device) + 1) / width - 1
     return torch.stack(torch.meshgrid(right, down, indexing="xy"), dim=-1)
 
 
 def crop(images: Tensor, window: Crop, centres: Tensor) -> Tensor:
-    """Returns each image's window, resized to the image's size (bilinear)."""
+    """Returns each image's window, resized to the image's size (bilinear). `centres` comes from
+    `pixel_centres`; the image is reflected beyond its edges."""
     size, offset = (part.to(images.dtype)[:, None, None] for part in window)
     grid = torch.addcmul(offset, centres.to(images.dtype), size)
     return F.grid_sample(
@@ -123,7 +135,7 @@ def crop(images: Tensor, window: Crop, centres: Tensor) -> Tensor:
 
 
 def draw_flips(count: int, rng: torch.Generator) -> Tensor:
-    """Draws which images to flip, half of them on average."""
+    """Returns a mask (count) of images to flip, half of them on average."""
     return _draw_bernoulli(count, FLIP_PROBABILITY, rng)
 
 
@@ -135,7 +147,7 @@ def flip(window: Crop, chosen: Tensor) -> Crop:
 
 
 def draw_greys(count: int, rng: torch.Generator, probability: float = GREY_PROBABILITY) -> Tensor:
-    """Draws which images to turn grey."""
+    """Returns a mask (count) of images to turn grey, each with this probability."""
     return _draw_bernoulli(count, probability, rng)
 
 
@@ -152,7 +164,8 @@ def grey(images: Tensor, chosen: Tensor) -> Tensor:
 def crop_grey(
     images: Tensor, rng: torch.Generator, centres: Tensor, draw_crops: DrawCrops
 ) -> Tensor:
-    """Applies the augmentation of the GSA paper, with the values of its released code."""
+    """Returns images cropped, and some of them turned grey: the augmentation of the GSA paper, with
+    the probability of its released code."""
     cropped = crop(images, draw_crops(len(images), rng), centres)
     return grey(cropped, draw_greys(len(images), rng))
 
@@ -160,7 +173,8 @@ def crop_grey(
 def crop_grey_flip(
     images: Tensor, rng: torch.Generator, centres: Tensor, draw_crops: DrawCrops
 ) -> Tensor:
-    """Applies the augmentation of OCM's released code for CIFAR and TinyImageNet."""
+    """Returns images cropped, some of them flipped and some turned grey: the augmentation of OCM's
+    released code for CIFAR and TinyImageNet."""
     count = len(images)
     window = flip(draw_crops(count, rng), draw_flips(count, rng))
     cropped = crop(images, window, centres)
@@ -178,8 +192,8 @@ class Jitter(NamedTuple):
 
 
 def draw_jitter(count: int, rng: torch.Generator) -> Jitter:
-    """Draws each change uniformly: brightness in -0.4 … 0.4, contrast and saturation in 0.6 … 1.4,
-    hue in -0.1 … 0.1. One image in five stays unchanged."""
+    """Returns changes drawn uniformly: brightness in -0.4 … 0.4, contrast and saturation in
+    0.6 … 1.4, hue in -0.1 … 0.1. On average one image in five stays unchanged."""
     chosen = _draw_bernoulli(count, JITTER_PROBABILITY, rng)
     brightness, contrast, saturation, hue = _draw_uniform((4, count), -1.0, 1.0, rng) * chosen
     return Jitter(
@@ -198,8 +212,8 @@ def scale_contrast(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def tint(images: Tensor, saturation: Tensor, turn: Tensor) -> Tensor:
-    """Returns images with the saturation of HSV scaled (up to 1) and the hue shifted by a fraction
-    of its circle. Images without three channels are unchanged.
+    """Returns images with the saturation of HSV scaled (up to 1) and the hue shifted by `turn`, a
+    fraction of a full turn. Images without three channels are unchanged.
 
     With the hue h in sixths, the spread s = value - least channel and k = h + 5, 3, 1 (modulo 6),
     red, green and blue are value - s clamp(min(k, 4 - k), 0, 1).
@@ -217,7 +231,7 @@ def tint(images: Tensor, saturation: Tensor, turn: Tensor) -> Tensor:
 
 
 def jitter(images: Tensor, drawn: Jitter) -> Tensor:
-    """Applies brightness, contrast, saturation and hue, in this order."""
+    """Returns images with brightness, contrast, saturation and hue changed, in this order."""
     lit = scale_contrast(brighten(images, drawn.brightness), drawn.contrast)
     return tint(lit, drawn.saturation, drawn.hue)
 
@@ -225,7 +239,7 @@ def jitter(images: Tensor, drawn: Jitter) -> Tensor:
 def contrastive_view(
     images: Tensor, rng: torch.Generator, centres: Tensor, draw_crops: DrawCrops
 ) -> Tensor:
-    """Applies crop, flip, jitter and grey to pixels in [0, 1]: the second view of SCR.
+    """Returns pixels in [0, 1] after crop, flip, jitter and grey: the second view of SCR.
 
     Brightness adds, contrast multiplies, and saturation and hue are those of HSV, as in kornia
     0.4.1, which SCR's authors use. kornia draws a new order of these four for each batch; here the
@@ -238,7 +252,7 @@ def contrastive_view(
 
 
 def _draw_bernoulli(count: int, probability: float, rng: torch.Generator) -> Tensor:
-    """Draws a mask (count) whose entries are true with this probability."""
+    """Returns a mask (count) whose entries are true with this probability."""
     return torch.rand(count, generator=rng, device=rng.device) < probability
 
 

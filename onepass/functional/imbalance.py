@@ -1,8 +1,10 @@
 """P, N, PN and A-PN, which measure the imbalance of the gradients on each class's logit; w and v,
 the weights that GSA computes from them.
 
-For a sample k of class y_k, the cross-entropy gradient on logit c is p_k^c - 1[c = y_k]. Over all
-samples trained within task t (stream and replay),
+For a sample k of class y_k with softmax probabilities p_k, the cross-entropy gradient on logit c is
+p_k^c - 1[c = y_k]. S+ and S- sum it over all samples trained within task t (stream and replay). In
+the other formulas, r runs over all tasks so far, and L(t') is the set of classes of task t'. P and
+N are S+ and S- divided by the number of samples of the task.
 
     S+(t, c) = sum_k p_k^c 1[y_k != c]            pushes the logit down
     S-(t, c) = sum_k (p_k^c - 1) 1[y_k = c]       pushes it up
@@ -37,8 +39,11 @@ BALANCED_W = 2 / (1 + math.exp(-1))  # w at A-PN = -1
 
 
 def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the positive and the negative gradient of each sample on each logit, both (n, C). The
-    softmax runs over the classes seen. The gradients of a sample sum to zero."""
+    """Returns the positive and the negative gradient of each sample on each logit, both (n, C),
+    times the sample's weight.
+
+    The softmax runs over the classes seen (a mask). The gradients of a sample sum to zero.
+    """
     logits = output.logits.to(widest_float(seen.device)).masked_fill(~seen, -torch.inf)
     own = output.y.unsqueeze(1)  # (n, 1)
     # p of every class except the sample's own, (n, C)
@@ -49,7 +54,11 @@ def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
 
 class Balance(StatefulPart):
     """Running sums of the positive and negative gradients of every class, over this task and over
-    all tasks; `sums` is (task or all, positive or negative, C)."""
+    all tasks so far, and the ratios of these sums.
+
+    `sums` is (this task or all tasks, positive or negative, C). `samples` is the sum of the
+    samples' weights and `updates` the number of calls of `update`, both in this task.
+    """
 
     tensors: ClassVar[tuple[str, ...]] = ("sums", "samples", "updates")
 
@@ -79,8 +88,8 @@ class Balance(StatefulPart):
         return self.sums[1, 1]
 
     def update(self, outputs: Sequence[Output], seen: Tensor) -> Tensor:
-        """Adds the gradients of these samples to the sums and returns them: positive and negative,
-        (2, n, C)."""
+        """Adds the gradients of the outputs' samples to the sums. Returns these gradients: positive
+        and negative, (2, n, C), where n counts the samples of all outputs."""
         self.updates += 1
         if not outputs:
             return torch.zeros(2, 0, len(seen), dtype=self.sums.dtype, device=seen.device)
@@ -110,12 +119,12 @@ class Balance(StatefulPart):
         return self.task_negative / self.samples
 
     def pn(self) -> Tensor:
-        """Returns PN(t, c): NaN for a class without gradients in this task, minus infinity for one
-        without negative gradients."""
+        """Returns PN(t, c) of the running task: NaN for a class without gradients in this task,
+        minus infinity for one with positive gradients only."""
         return _ratio(self.task_positive, self.task_negative)
 
     def a_pn(self) -> Tensor:
-        """Returns A-PN(c), from the class's first task to now."""
+        """Returns A-PN(c), from the class's first task to now, with the special values of `pn`."""
         return _ratio(self.positive, self.negative)
 
     def task_pn(self, group: Sequence[int]) -> Tensor:
@@ -131,13 +140,13 @@ def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
     >>> class_weight(torch.tensor([0.0, 1.0, 2.0, 0.0]), -torch.tensor([1.0, 1.0, 1.0, 0.0]))
     tensor([1.0000, 1.4621, 1.7616, 1.4621])
     """
-    w = 2 * torch.sigmoid(positive / negative.abs())
+    w = 2 * torch.sigmoid(positive / negative.abs())  # A-PN is minus this ratio
     return w.nan_to_num(BALANCED_W)
 
 
 def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
-    """Returns log v of eq. (13), log |S-| - log S+, from the sums of this task; v is 1 if S+ is 0.
-    The quotient itself would overflow if S+ consists of rounding errors.
+    """Returns log v of eq. (13), log |S-| - log S+, from the sums of this task. v is 1 if S+ is 0,
+    else 0 if S- is 0. The quotient itself would overflow if S+ consists of rounding errors.
 
     >>> log_class_scale(torch.tensor([1.0, 0.5, 0.0]), -torch.tensor([1.0, 1.0, 1.0])).exp()
     tensor([1., 2., 1.])

@@ -1,6 +1,7 @@
 """Losses: pure functions of logits or of unit features.
 
-A loss with `sample` in its name returns a value per sample (n); the others return a weighted mean.
+A loss with `sample` in its name returns a value for each sample; the others return their mean,
+weighted by the weights of the samples. o are the logits of a sample and y its class.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ def one_hot(y: Tensor, classes: int) -> Tensor:
 
 
 def sample_cross_entropy(out: Output, among: Tensor) -> Tensor:
-    """Returns -log(e^{o_y} / sum_c e^{o_c}) of each sample (n), where c runs over the classes
-    `among` (a mask) and y itself.
+    """Returns the cross-entropy of each sample (n), -log(e^{o_y} / sum_c e^{o_c}), where c runs
+    over the classes `among` (a mask) and y itself.
 
     >>> even = Output(torch.zeros(1, 3), torch.tensor([0]), torch.ones(1))
     >>> sample_cross_entropy(even, torch.tensor([True, True, False]))
@@ -29,8 +30,10 @@ def sample_cross_entropy(out: Output, among: Tensor) -> Tensor:
 
 
 def scaled_sample_cross_entropy(out: Output, log_scale: Tensor) -> Tensor:
-    """Returns -log(e^{o_y} / (e^{o_y} + sum_{c != y} e^{o_c + log_scale_c})) of each sample (n);
-    the scales are (C), or (n, C) to differ between samples.
+    """Returns the cross-entropy of each sample (n) with a scale on each other class:
+    -log(e^{o_y} / (e^{o_y} + sum_{c != y} e^{o_c + log_scale_c})).
+
+    `log_scale` is (C), or (n, C) to differ between samples.
 
     The sample's own class is unscaled. So the loss is finite for finite logits even if every scale
     is minus infinity (the logarithm of a mask).
@@ -40,7 +43,7 @@ def scaled_sample_cross_entropy(out: Output, log_scale: Tensor) -> Tensor:
 
 
 def scaled_sample_cross_entropies(out: Output, log_scales: Tensor) -> Tensor:
-    """Returns `scaled_sample_cross_entropy` for several scales (k, n, C) at once, as (k, n)."""
+    """Returns `scaled_sample_cross_entropy` for k scales (k, n, C) at once, as (k, n)."""
     y = out.y.expand(log_scales.shape[:2])  # (k, n)
     logits = out.logits + log_scales.scatter(2, y.unsqueeze(2), 0)  # (k, n, C)
     return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
@@ -57,13 +60,17 @@ def mean(values: Tensor, weight: Tensor) -> Tensor:
 
 
 def cross_entropy(out: Output, among: Tensor) -> Tensor:
-    """Returns the mean cross-entropy with the softmax over the classes `among` (a mask)."""
+    """Returns the mean cross-entropy with the softmax over the classes `among` (a mask) and each
+    sample's own class."""
     return mean(sample_cross_entropy(out, among), out.weight)
 
 
 def distillation(out: Output, taught: Tensor, among: Tensor, temperature: float) -> Tensor:
-    """Returns T^2 times the mean of KL(softmax(taught / T) || softmax(o / T)) over the classes
-    `among` (a mask), with the teacher's logits `taught` (n, C); 0 if the mask is empty.
+    """Returns the distillation loss at the temperature T: T^2 times the mean of
+    KL(softmax(taught / T) || softmax(o / T)).
+
+    `taught` (n, C) are the teacher's logits. Both softmaxes run over the classes `among` (a mask).
+    The loss is 0 if the mask is empty.
 
     >>> among, taught = torch.tensor([True, True, False]), torch.tensor([[0.0, 0.0, 9.0]])
     >>> sure = Output(torch.tensor([[2.0, 0.0, 5.0]]), torch.tensor([2]), torch.ones(1))
@@ -82,13 +89,13 @@ def distillation(out: Output, taught: Tensor, among: Tensor, temperature: float)
 def supervised_contrastive(
     z: Tensor, y: Tensor, weight: Tensor, temperature: float, anchors: Tensor | None = None
 ) -> Tensor:
-    """Returns the mean over anchors i of
+    """Returns the supervised contrastive loss at the temperature t, the mean over anchors i of
     -1/|P(i)| sum_{p in P(i)} log [e^{z_i z_p/t} / sum_{a != i} e^{z_i z_a/t}],
-    where P(i) are the other samples of i's class.
+    where P(i), the positives, are the other samples of i's class.
 
-    `z` (n, d) has unit rows. Samples of weight 0 are neither anchors nor contrasted with. An anchor
-    without a positive adds nothing. `anchors` (n) are further weights, if only some samples are
-    anchors.
+    `z` (n, d) holds features of length 1. Samples of weight 0 are neither anchors nor contrasted
+    with. The mean leaves out anchors without a positive. `anchors` (n) multiplies the weights of
+    anchors, for example by 0 for samples that are none.
 
     >>> same = torch.ones(4, 1)
     >>> float(supervised_contrastive(same, torch.tensor([0, 0, 1, 1]), torch.ones(4), 0.1).exp())

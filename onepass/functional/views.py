@@ -1,4 +1,5 @@
-"""Views: raw samples normalised, mirrored if wanted, and augmented for training."""
+"""Views, the inputs of a network: raw samples normalised, joined by their mirror images if wanted,
+and augmented for training."""
 
 from __future__ import annotations
 
@@ -33,9 +34,10 @@ AREAS = {"contrastive": CONTRASTIVE_AREA, "crop-grey-flip": FLIPPED_AREA}
 class Views:
     """Makes the network's inputs from raw samples.
 
-    `normalise` is for prediction. Calling the object is for training: each call draws a new
-    augmentation. If the network has its own `preprocess`, it replaces mean and std and runs before
-    the augmentation.
+    Training calls the object: each call draws a new augmentation. Prediction uses `normalise`. A
+    method that needs training views without augmentation uses `plain`. If the network has its own
+    `preprocess`, it replaces mean and std and runs before the augmentation. Vectors are never
+    mirrored, and are augmented only by a function of the user's.
     """
 
     def __init__(
@@ -74,7 +76,8 @@ class Views:
             self.shift = -self.mean * self.scale
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Returns (x - mean) / std, or the network's own preprocessing of x."""
+        """Returns (x - mean) / std, or the network's own preprocessing of x; uint8 pixels are
+        divided by 255 first."""
         inputs = x / self.white if x.dtype == torch.uint8 else x
         if self.preprocess is not None:
             return self.preprocess(inputs)
@@ -83,7 +86,8 @@ class Views:
         return torch.addcmul(self.shift, inputs, self.scale)
 
     def pixels(self, inputs: Tensor) -> Tensor:
-        """Returns the pixels of normalised inputs: the inverse of `normalise` with mean and std."""
+        """Returns inputs * std + mean, which undoes `normalise` up to the division by 255; without
+        mean and std, the inputs unchanged."""
         if self.mean is None or self.std is None:
             return inputs
         return torch.addcmul(self.mean, inputs, self.std)
@@ -94,7 +98,8 @@ class Views:
         return torch.cat([inputs, inputs.flip(3)]) if self.per_sample == 2 else inputs
 
     def augmented(self, inputs: Tensor) -> Tensor:
-        """Returns augmented normalised inputs. Colours are changed as pixels in [0, 1]."""
+        """Returns normalised inputs after a newly drawn augmentation. Colours are changed as pixels
+        in [0, 1]."""
         if callable(self.augment):
             return self._by_function(self.augment, inputs)
         if self.centres is None or self.draw_crops is None:
@@ -107,8 +112,12 @@ class Views:
         return crop_grey(inputs, *drawn)
 
     def _by_function(self, function: AugmentFunction, inputs: Tensor) -> Tensor:
-        """Augments by the user's function, which gets copies and so may work in place. It gets
-        samples before mean and std, or the output of the network's own preprocessing."""
+        """Returns inputs augmented by the user's function, which gets copies and so may work in
+        place.
+
+        The function gets samples before mean and std, or the output of the network's own
+        preprocessing. Raises an InputError if it returns another shape or dtype.
+        """
         given = self.pixels(inputs)
         given = given.clone() if given is inputs else given
         shape, dtype = given.shape, given.dtype
@@ -124,8 +133,11 @@ class Views:
         return self.augmented(self.plain(x))
 
     def cut(self, rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """Splits rows for the views of several batches into one tensor for each batch. The mirror
-        images follow all samples, so each batch takes its rows from both halves."""
+        """Returns the rows of each batch, from rows for the views of several batches that were
+        joined. `sizes` are the numbers of samples of the batches.
+
+        The mirror images follow all samples, so each batch takes its rows from both halves.
+        """
         if self.per_sample == 1:
             return list(rows.split_with_sizes(list(sizes)))
         # (views, samples of all batches, ...): split the samples, then join the views of each batch
@@ -134,7 +146,8 @@ class Views:
 
 
 def expect_pixels(augment: Augment, samples: Tensor) -> None:
-    """Raises an InputError for float images outside [0, 1] if colours are going to be changed."""
+    """Raises an InputError for float images outside [0, 1] if the augmentation is `contrastive`,
+    which changes colours."""
     if augment != "contrastive" or samples.dtype == torch.uint8 or samples.ndim != 4:
         return
     low, high = (float(extreme) for extreme in samples.aminmax())
@@ -154,7 +167,8 @@ def can_be_captured(augment: Augment) -> bool:
 def _crop_sampler(
     augment: Augment, shape: tuple[int, ...], device: torch.device
 ) -> DrawCrops | None:
-    """Returns the function that draws the windows of a built-in augmentation, if it crops."""
+    """Returns the function that draws the windows of a built-in augmentation; None if it does not
+    crop."""
     if augment == "none" or not isinstance(augment, str):
         return None
     if augment == "crop-grey-reflected":
@@ -163,7 +177,8 @@ def _crop_sampler(
 
 
 def mean_over_views(values: Tensor, samples: int) -> Tensor:
-    """Returns the mean over the views of each sample, from values of all views."""
+    """Returns the mean over the views of each sample, (samples, ...), from values of all views in
+    the order of `plain`."""
     if len(values) == samples:
         return values
     return values.view(-1, samples, *values.shape[1:]).mean(dim=0)
@@ -173,7 +188,7 @@ def _per_channel(
     name: str, values: tuple[float, ...], shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
     """Returns the values as a tensor that broadcasts over samples: (C, 1, 1) for images, (d) for
-    vectors. Raises an InputError for a wrong number of them."""
+    vectors. Raises an InputError unless there is one value, or one per channel or feature."""
     if len(values) not in (1, shape[0]):
         what = "channels" if len(shape) == 3 else "features"
         raise InputError(f"{name} has {len(values)} values, but samples have {shape[0]} {what}")

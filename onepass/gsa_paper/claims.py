@@ -1,4 +1,10 @@
-"""The paper's claims about gradient imbalance, each as a number of our runs with a verdict."""
+"""The paper's claims about gradient imbalance and losses, each as a quantity of our runs.
+
+A claim compares its quantity, averaged over the seeds, with a bound, and gets a verdict. The module
+`rates` defines P, N, PN and A-PN. L(t) are the classes of task t. PN(t, t') is the PN of the
+classes of task t' while task t is learned. The texts count tasks from 1, and the code counts from 0
+(`t`, and `of` for t').
+"""
 
 from __future__ import annotations
 
@@ -16,10 +22,11 @@ from scipy.stats import t as student_t
 from onepass.gsa_paper.rates import GradientRates, as_number, mean_of_finite, read_probe_lines
 from onepass.runs.result import Result
 
-BALANCED = 0.1  # rates nearer to -1 count as balanced
-NEARLY_ALL = 0.9  # larger shares count as all
-MUCH_HIGHER = 1.5  # larger ratios count as much higher
-NO_CORRELATION = 0.1  # rank correlations nearer to 0 count as none
+# Our reading of the paper's words
+BALANCED = 0.1  # a rate is balanced if it is nearer than this to -1
+NEARLY_ALL = 0.9  # a share is "all" if it is larger
+MUCH_HIGHER = 1.5  # a ratio is "much higher" if it is larger
+NO_CORRELATION = 0.1  # a rank correlation nearer to 0 is none
 QUANTILE = 0.975  # of Student's t, for a two-sided interval of 95 %
 VERDICT_RULES = (
     "The mean over seeds ± its standard error (n seeds). Undecided: the mean equals the bound, the "
@@ -32,20 +39,21 @@ Verdict = Literal["confirmed", "contradicted", "undecided", "not measured"]
 
 
 class Observation(NamedTuple):
-    """A claim of the paper, tested on one kind of runs."""
+    """The verdict on a claim of the paper from one group of runs, which differ only in the seed."""
 
     section: str  # of the paper
     claim: str  # in the paper's words
     measured: str  # the quantity and its bound
-    runs: str  # the name of the kind of runs
-    found: str  # the value of the quantity
+    runs: str  # the name of the group
+    found: str  # the value of the quantity; "" if no run has one
     verdict: Verdict
     by_protocol: bool = True  # whether the runs follow the paper's protocol for this claim
 
 
 @dataclass(frozen=True)
 class Claim(Generic[Subject]):
-    """A sentence of the paper, as a quantity of a run that has to lie above or below a bound."""
+    """A sentence of the paper, as a quantity of a run that must lie above a bound or below one.
+    Either `above` or `below` is set."""
 
     section: str  # of the paper
     sentence: str
@@ -53,10 +61,11 @@ class Claim(Generic[Subject]):
     measure: Callable[[Subject], float]
     above: float | None = None
     below: float | None = None
-    near: float = 0.0  # values nearer to the bound lie on neither side of it
+    near: float = 0.0  # a mean that is nearer than this to the bound is undecided
 
     def judge(self, runs: str, subjects: Sequence[Subject]) -> Observation:
-        """Returns the verdict over the seeds, by `VERDICT_RULES`; `runs` names the kind of runs."""
+        """Returns the verdict over the seeds, by `VERDICT_RULES`. `runs` names the group of runs.
+        A run whose quantity is NaN or infinite is left out."""
         values = [value for subject in subjects if math.isfinite(value := self.measure(subject))]
         sign, bound = (1, self.above) if self.above is not None else (-1, self.below or 0.0)
         measured = f"{self.quantity} ({'>' if sign > 0 else '<'} {bound:g})"
@@ -76,7 +85,7 @@ class Claim(Generic[Subject]):
 
 
 def imbalance(rates: Sequence[float]) -> float:
-    """Returns the mean distance of the rates from -1.
+    """Returns the mean distance of the finite rates from -1; NaN if there are none.
 
     >>> imbalance([-1.0, -1.5, math.nan])
     0.25
@@ -86,7 +95,8 @@ def imbalance(rates: Sequence[float]) -> float:
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    """Returns Spearman's rank correlation over pairs without NaN; minus infinity ranks lowest.
+    """Returns Spearman's rank correlation over the pairs without NaN; minus infinity ranks lowest.
+    Returns NaN for fewer than three pairs, and if x or y is constant.
 
     >>> round(rank_correlation([1, 2, 3], [-1.0, -2.0, -math.inf]), 6)
     -1.0
@@ -98,21 +108,28 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def old_pairs(run: GradientRates) -> list[float]:
-    """Returns PN(t, t') of all pairs with t > t'."""
+    """Returns the PN(t, t') of all pairs with t > t': of each old task while a later one is
+    learned."""
     return [run.pn(t, of) for of in range(run.tasks) for t in range(of + 1, run.tasks)]
 
 
 def share_suppressed(rates: Sequence[float]) -> float:
+    """Returns the share of the rates that are below -1, without NaN; NaN if there are no others."""
     known = [rate for rate in rates if not math.isnan(rate)]
     return sum(rate < -1 for rate in known) / len(known) if known else math.nan
 
 
 def last_task_suppressed(run: GradientRates) -> float:
+    """Returns the share of tasks during which PN of the task just before is below -1."""
     return share_suppressed([run.pn(t, t - 1) for t in range(1, run.tasks)])
 
 
 def mean_trend(run: GradientRates, values: Callable[[int], Sequence[float]]) -> float:
-    """Returns the mean over tasks t' of the rank correlation of `values(t')` with t > t'."""
+    """Returns how values change as later tasks are learned, averaged over the tasks t'.
+
+    `values(t')` has a value for t = t' and each later t. The change is the rank correlation of the
+    values with t; the first value, at t = t', is left out.
+    """
     trends = [
         rank_correlation(range(of + 1, run.tasks), values(of)[1:]) for of in range(run.tasks - 1)
     ]
@@ -120,10 +137,13 @@ def mean_trend(run: GradientRates, values: Callable[[int], Sequence[float]]) -> 
 
 
 def trend_of_pn(run: GradientRates) -> float:
+    """Returns the trend of PN of old tasks (`mean_trend`)."""
     return mean_trend(run, run.pn_since)
 
 
 def trend_of_pull(run: GradientRates) -> float:
+    """Returns the trend of |N| of old tasks (`mean_trend`); N is never above 0."""
+
     def pulls(of: int) -> list[float]:
         return [-run.mean_gradient("n", t, of) for t in range(of, run.tasks)]
 
@@ -131,7 +151,8 @@ def trend_of_pull(run: GradientRates) -> float:
 
 
 def share_pushed_by_new(run: GradientRates) -> float:
-    """Returns which share of the push on old classes comes from samples of new classes."""
+    """Returns the share of P of old classes that samples of new classes cause, averaged over the
+    tasks."""
     shares = []
     for t in range(1, run.tasks):
         new, old = (
@@ -142,18 +163,21 @@ def share_pushed_by_new(run: GradientRates) -> float:
 
 
 def trend_of_push_by_old(run: GradientRates) -> float:
-    """Returns the trend over tasks of the push on current classes by samples of old ones.
+    """Returns the rank correlation of t with P of the current classes, as far as samples of old
+    classes cause it.
 
-    The first task is left out, since it has no old classes.
+    The first task is left out, because it has no old classes.
     """
     tasks = range(1, run.tasks)
     return rank_correlation(tasks, [run.push(t, t, by_new=False) for t in tasks])
 
 
 def trend_of_accuracy_with_pn(run: GradientRates) -> float:
-    """Returns the rank correlation of PN and accuracy of old tasks, averaged over the tasks.
+    """Returns the rank correlation of PN and accuracy of a task while later tasks are learned,
+    averaged over the tasks.
 
-    The task's own end is left out: both fall when the next task comes, so any two would agree.
+    The values at the task's own end are left out. PN and accuracy both fall when the next task
+    comes, so with them even unrelated values would correlate.
     """
     return mean_of_finite(
         [
@@ -164,7 +188,7 @@ def trend_of_accuracy_with_pn(run: GradientRates) -> float:
 
 
 def trend_of_newest_imbalance(run: GradientRates) -> float:
-    """Returns the trend over tasks of the imbalance of the current task's classes.
+    """Returns the rank correlation of t with the imbalance |PN(t, t) + 1| of the current classes.
 
     The first task is left out. There the gradients of each sample add up to 0 over the classes, so
     PN(1, 1) is -1 whatever the method.
@@ -174,23 +198,25 @@ def trend_of_newest_imbalance(run: GradientRates) -> float:
 
 
 def excess_imbalance_of_last(run: GradientRates) -> float:
-    """Returns the imbalance of the last task less the largest of the other tasks."""
+    """Returns the imbalance of A-PN of the last task's classes, less that of the other task where
+    it is largest."""
     *others, last = (imbalance(rates) for rates in run.a_pn_of_tasks)
     known = [other for other in others if not math.isnan(other)]
     return last - max(known) if known else math.nan
 
 
 def gradient_ratio(run: GradientRates, name: Literal["p", "n"]) -> float:
-    """Returns P or N of the last task's classes in their task, over that of the first task's.
+    """Returns P (or N) of the last task's classes in their own task, divided by P (or N) of the
+    first task's classes in theirs.
 
-    NaN if the first task has a single class, and so no gradient.
+    NaN if the first task has a single class, and therefore no gradient.
     """
     last, first = run.tasks - 1, run.mean_gradient(name, 0, 0)
     return run.mean_gradient(name, last, last) / first if first else math.nan
 
 
 def pull_per_sample_ratio(run: GradientRates) -> float:
-    """Returns the ratio of N as `gradient_ratio` does, but per sample of the classes.
+    """Returns the ratio of N as `gradient_ratio` does, but for each sample of the classes.
 
     In balanced batches each class has fewer samples with every task, and N falls for that reason
     alone.
@@ -200,7 +226,8 @@ def pull_per_sample_ratio(run: GradientRates) -> float:
 
 
 def lead_of_last_task(run: GradientRates) -> float:
-    """Returns the final accuracy of the last task less the mean of the others, in points."""
+    """Returns the final accuracy of the last task less the mean of the others, in percentage
+    points; NaN for a single task."""
     *others, last = run.result.accuracy_matrix[-1]
     return as_number(last) - mean(map(as_number, others)) if others else math.nan
 
@@ -344,9 +371,11 @@ FIG3: tuple[Claim[GradientRates], ...] = (
 
 
 def task_losses(result: Result, task: int = 1) -> list[dict[str, Any]]:
-    """Returns the losses probe's lines of a task in which both batches had samples.
+    """Returns the lines that the probe `losses` recorded in a task (counted from 0), without those
+    in which the stream or the replay had no samples.
 
-    Each line is a mean over the `batches` since the line before, fewer at the ends of a task.
+    Each line holds means over the batches since the line before. Their number is added to it as
+    `batches`; the last line of a task has fewer.
     """
     recorded = read_probe_lines(result, "losses")
     steps = pairwise([0, *(line["step"] for line in recorded)])
@@ -359,16 +388,19 @@ def task_losses(result: Result, task: int = 1) -> list[dict[str, Any]]:
 
 
 def share_above(result: Result) -> float:
-    """Returns the share of batches whose stream loss is above the replay loss."""
+    """Returns the share of the batches of task 2 in lines whose stream loss is above the replay
+    loss."""
     return _mean_over_batches(result, lambda line: line["stream"] > line["replay"])
 
 
 def ratio_of_losses(result: Result) -> float:
+    """Returns the mean stream loss divided by the mean replay loss, over the batches of task 2."""
     stream, replay = (_mean_over_batches(result, itemgetter(name)) for name in ("stream", "replay"))
     return stream / replay if replay else math.nan
 
 
 def _mean_over_batches(result: Result, of_line: Callable[[dict[str, Any]], float]) -> float:
+    """Returns the mean of a value of the lines of task 2, weighted by their numbers of batches."""
     losses = task_losses(result)
     if not losses:
         return math.nan
@@ -391,7 +423,8 @@ LOSSES = (
 
 
 class Trio(NamedTuple):
-    """Three runs of one seed: with the GSA-CE loss, without it, and joint training."""
+    """Three runs of one seed: gsa with its GSA-CE loss (`adaptive`), gsa without it (`plain`), and
+    joint training."""
 
     adaptive: GradientRates
     plain: GradientRates
@@ -399,17 +432,20 @@ class Trio(NamedTuple):
 
 
 def change_of_high_rates(trio: Trio) -> float:
+    """Returns the mean change by the loss of those A-PN that are above -1."""
     return _change(trio, lambda rate: rate > -1)
 
 
 def change_of_low_rates(trio: Trio) -> float:
+    """Returns the mean change by the loss of those A-PN that are below -1."""
     return _change(trio, lambda rate: rate < -1)
 
 
 def _change(trio: Trio, chosen: Callable[[float], bool]) -> float:
-    """Returns the mean change of A-PN by the loss, over classes chosen by the mean of both runs.
+    """Returns A-PN with the GSA-CE loss less A-PN without it, averaged over classes. `chosen` tells
+    from the mean of a class's two rates whether the class counts.
 
-    Choosing by the run without the loss would be biased: classes that are high by chance would
+    A choice by the rate without the loss would be biased. Classes that are high by chance would
     fall, and low ones rise, whatever the loss does (regression to the mean; Oldham, 1962).
     """
     pairs = paired_rates(trio.adaptive, trio.plain)
@@ -417,14 +453,14 @@ def _change(trio: Trio, chosen: Callable[[float], bool]) -> float:
 
 
 def paired_rates(first: GradientRates, second: GradientRates) -> list[tuple[float, float]]:
-    """Returns the pairs of A-PN of two runs, class by class."""
+    """Returns the A-PN of each class in two runs, in the first run's order of classes."""
     theirs = dict(zip(second.ends[-1]["a_pn"], second.a_pn, strict=True))
     own = zip(first.ends[-1]["a_pn"], first.a_pn, strict=True)
     return [(rate, theirs[label]) for label, rate in own]
 
 
 def rate_distance(first: GradientRates, second: GradientRates) -> float:
-    """Returns the mean absolute difference of A-PN, class by class."""
+    """Returns the absolute difference of A-PN in two runs, averaged over the classes."""
     return mean_of_finite([abs(rate - theirs) for rate, theirs in paired_rates(first, second)])
 
 

@@ -1,7 +1,8 @@
 """Plans the runs behind every table and figure of the GSA paper, on one dataset.
 
-The runs come from the sweep files in `experiments/`. If a file has none on this dataset, the runs
-on its first dataset are moved to this one. If it has several sizes of the memory, one is chosen.
+The runs come from the sweep files in `experiments/`. If a file has no run on this dataset, the runs
+on its first dataset are moved to this one. If a file has several sizes of the memory, the runs with
+the dataset's size in `MEMORY_SIZES` are chosen.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from onepass.runs.spec import Job
 from onepass.sweeps import sweep_file
 from onepass.sweeps.sweep_file import PlannedRun
 
-# The order is the priority. A run that two experiments share is made for the first of them, so
-# those with probes come first.
+# The names of the sweep files. Their order is the priority. A run that two experiments share is
+# made as the first of them says, so experiments with probes come first.
 EXPERIMENTS = ("fig1", "fig3", "fig7", "loss-curves", "table1", "ablations", "streams")
 MEMORY_SIZES = {
     "digits": 100,
@@ -35,7 +36,8 @@ def plan_runs(
     device: str = "auto",
     data_root: str | None = None,
 ) -> dict[str, list[PlannedRun]]:
-    """Returns the planned runs of each experiment, for that many seeds and one memory size."""
+    """Returns the planned runs of each experiment, by its name. Their seeds are below `seeds`.
+    Methods in `COSTLY` are left out unless `costly` is set."""
     planned = {}
     for priority, name in enumerate(EXPERIMENTS):
         file = _file(name, dataset)
@@ -60,13 +62,14 @@ def _file(name: str, dataset: str) -> Path:
 def _on_dataset(dataset: str, jobs: Sequence[Job]) -> list[Job]:
     """Returns the jobs on this dataset, or those on the first dataset moved to it."""
     if own := [job for job in jobs if job.dataset == dataset]:
-        # the paper's section 4 also keeps 1000 samples of TinyImageNet, unlike its tables
+        # `or own`: fig1 and fig3 store 1000 samples of TinyImageNet, as the paper's section 4 does
         return [job for job in own if job.memory == MEMORY_SIZES[dataset]] or own
     return [_move(job, dataset) for job in jobs if job.dataset == jobs[0].dataset]
 
 
 def _move(job: Job, dataset: str) -> Job:
-    """Returns the job on another dataset, in fp32 on small images, which gain nothing from bf16."""
+    """Returns the job on another dataset, with that dataset's size of the memory. On small images
+    the precision becomes the default, because they gain nothing from bf16."""
     small = dataset in ("digits", "mnist")
     settings = {
         name: value for name, value in job.settings.items() if not (small and name == "precision")

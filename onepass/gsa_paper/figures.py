@@ -29,22 +29,24 @@ from onepass.report.table import Cell, Table, markdown
 from onepass.runs.folder import DAMAGED
 from onepass.runs.result import Result
 
-SHOWN_TASKS = 4
+SHOWN_TASKS = 4  # curves of a panel of Fig. 1
 TITLE = 60  # letters that fit the width of a panel
 COLOURS = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
-COLUMNS = ("paper", "it says", "measured")  # followed by a column for each kind of run
-RANKS = {"contradicted": 1, "undecided": 2}  # bold and italic
+COLUMNS = ("paper", "it says", "measured")  # followed by a column for each group of runs
+RANKS = {"contradicted": 1, "undecided": 2}  # in bold, and in italics
 PROTOCOLS: dict[str, dict[str, int | None]] = {  # er's settings in the paper's section 4
     "fig1": {"replay": 10, "balanced": None},
     "fig3": {"balanced": 20},
 }
-KINDS = {"adaptive": "gsa", "none": "gsa with weights=none"}  # the runs of Fig. 7, by `weights`
+# Fig. 7 compares gsa with its GSA-CE loss and without it: the setting `weights`, and a name.
+KINDS = {"adaptive": "gsa", "none": "gsa with weights=none"}
 Setting = tuple[str, int, str]  # dataset, memory, optimiser
-Panel = dict[str, list[Result]]  # the runs that differ only in the seed, by name
+Panel = dict[str, list[Result]]  # groups of runs that differ only in the seed, by their names
 
 
 def fig1(results: Sequence[Result], output: Path) -> list[Observation]:
-    """Draws PN of four tasks while later ones are learned, and the accuracy of these tasks."""
+    """Draws PN of up to four tasks while later ones are learned, and the accuracy of these tasks.
+    Returns the verdicts on the paper's claims, as all functions in `PAPER_FIGURES` do."""
     rows = [(of, _measure(runs)) for of, runs in _rows(results)]
     figure, grid = _sheet(len(rows), 2)
     for axes, (of, measured) in zip(grid, rows, strict=True):
@@ -65,7 +67,7 @@ def fig1(results: Sequence[Result], output: Path) -> list[Observation]:
 
 
 def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
-    """Draws A-PN of each class beside joint training, and accuracy against A-PN."""
+    """Draws A-PN of each class, in the methods and in joint training, and accuracy against A-PN."""
     panels = by_setting(results, joint=True)
     figure, grid = _sheet(len(panels), 2)
     found = []
@@ -74,8 +76,8 @@ def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
         axes[0].set_title(_setting_name(setting))
         _against_accuracy(axes[1], panel)
         for name, runs in panel.items():
-            # joint training shares the column of the one method beside it; beside several methods
-            # it has its own column
+            # In the table of verdicts, joint training shares the column of a single method beside
+            # it. Beside several methods it has a column of its own.
             column = _first_in_tasks(panel) if len(panel) == 2 else name
             of, measured = f"{_setting_name(_setting(panel[column][0]))}: {column}", _measure(runs)
             if runs[0].tasks > 1:
@@ -103,7 +105,7 @@ def fig7(results: Sequence[Result], output: Path) -> list[Observation]:
 
 
 def loss_curves(results: Sequence[Result], output: Path) -> list[Observation]:
-    """Draws the cross-entropy of stream batch and replay batch while task 2 is learned."""
+    """Draws the cross-entropy of the stream batch and of the replay batch in task 2."""
     rows = _rows(results)
     figure, grid = _sheet(len(rows), 1)
     found = []
@@ -122,8 +124,9 @@ def loss_curves(results: Sequence[Result], output: Path) -> list[Observation]:
 
 
 def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
-    """Draws the decomposed loss against the cross-entropy of trained samples, and their gap against
-    its closed form."""
+    """Draws the decomposed loss of trained samples against their cross-entropy, and the difference
+    of both against its closed form. Raises an InputError if no run trained a sample by a
+    softmax."""
     rows = [
         (of, samples)
         for of, runs in _rows(results)
@@ -152,7 +155,8 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
 
 
 Draw = Callable[[Sequence[Result], Path], list[Observation]]
-PAPER_FIGURES: dict[str, tuple[Draw, str]] = {  # each with the probe that it needs
+# The function that draws each figure, and the probe whose lines it needs
+PAPER_FIGURES: dict[str, tuple[Draw, str]] = {
     "fig1": (fig1, "balance"),
     "fig3": (fig3, "balance"),
     "fig7": (fig7, "balance"),
@@ -164,19 +168,22 @@ PAPER_FIGURES: dict[str, tuple[Draw, str]] = {  # each with the probe that it ne
 def draw_paper_figure(name: str, results: Sequence[Result], output: Path) -> str:
     """Draws a figure, writes its verdicts to a .md file of the same name, and returns their text.
 
-    Runs without the figure's probe are left out, with a note, unless no run has it.
+    Runs without the figure's probe are left out, with a note. Raises an InputError if only joint
+    training had the probe, or none, and if the .md file holds something else.
     """
     expect_picture_suffix(output)
     verdicts = output.with_suffix(".md")
     header = f"| {' | '.join(COLUMNS[:2])} |".encode()
     if verdicts.exists() and not verdicts.read_bytes().startswith(header):
         raise InputError(
-            f"{verdicts} would be overwritten, but holds something else: choose another name"
+            f"{verdicts} would be overwritten, but does not hold verdicts: choose another name for "
+            "the figure"
         )
     draw, probe = PAPER_FIGURES[name]
-    # only the figures of rates draw joint training
+    # Only the figures of gradient rates draw joint training.
     results = [result for result in results if result.tasks > 1 or probe == "balance"]
     watched = [result for result in results if has_probe_lines(result, probe)]
+    # Without a watched run all are chosen, and reading their lines raises the error.
     chosen = watched if any(result.tasks > 1 for result in watched) else results
     for result in chosen:
         _check_readable(result, probe)
@@ -195,7 +202,8 @@ def draw_paper_figure(name: str, results: Sequence[Result], output: Path) -> str
     return text
 
 
-READ: dict[str, Callable[[Result], object]] = {  # reads all that figures need of a probe's lines
+# For each probe, a function that reads all that the figures need of a run's lines
+READ: dict[str, Callable[[Result], object]] = {
     "balance": lambda result: GradientRates(result).read_all(),
     "losses": claims.task_losses,
     "logits": proposition.decompose_run,
@@ -203,17 +211,18 @@ READ: dict[str, Callable[[Result], object]] = {  # reads all that figures need o
 
 
 def _check_readable(result: Result, probe: str) -> None:
+    """Raises an error if the probe's lines or the result lack a value that figures need."""
     try:
         READ[probe](result)
     except OnepassError:
         raise
     except (*DAMAGED, IndexError):
-        problem = f"its result or {probe}.jsonl does not hold what it should"
+        problem = f"a value in its result.json or {probe}.jsonl is missing or not valid"
         raise RunError(f"{result.out} is damaged: {problem}") from None
 
 
 def as_markdown(found: Sequence[Observation], notes: Sequence[tuple[str, str]] = ()) -> str:
-    """Returns a table with a row for each claim and a column for each kind of run."""
+    """Returns a markdown table with a row for each claim and a column for each group of runs."""
     kinds = list(dict.fromkeys(observation.runs for observation in found))
     rows: dict[tuple[str, str, str], dict[str, Cell]] = {}
     for section, claim, measured, kind, value, verdict, _ in found:
@@ -229,7 +238,8 @@ def as_markdown(found: Sequence[Observation], notes: Sequence[tuple[str, str]] =
 def by_setting(results: Sequence[Result], *, joint: bool = False) -> dict[Setting, Panel]:
     """Returns the runs of each dataset, size of the memory and optimiser.
 
-    Joint training, which has no memory, joins every size. With `joint` it must be there.
+    Joint training has no memory and joins every size. Raises an InputError if all runs are joint
+    training, or, with `joint`, if a setting lacks it.
     """
     results = with_distinct_datasets(results)
     panels: dict[Setting, list[Result]] = {}
@@ -249,8 +259,8 @@ def by_setting(results: Sequence[Result], *, joint: bool = False) -> dict[Settin
 
 
 def _rows(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
-    """Returns the runs of each setting that differ only in the seed, named, without joint
-    training."""
+    """Returns the groups of runs that differ only in the seed, each with the name of its setting
+    and its own. Joint training is left out."""
     panels = by_setting([result for result in results if result.tasks > 1])
     return [
         (f"{_setting_name(setting)}: {name}", runs)
@@ -278,12 +288,14 @@ def _setting_name(setting: Setting) -> str:
 
 
 def _first_in_tasks(panel: Panel) -> str:
+    """Returns the name of the first group that is not joint training."""
     return next(name for name, runs in panel.items() if runs[0].tasks > 1)
 
 
 def _judge_all(
     what: str, sentences: Sequence[Claim[GradientRates]], of: str, measured: Sequence[GradientRates]
 ) -> list[Observation]:
+    """Returns a verdict on each claim of the figure `what`; `of` names the group of runs."""
     by_protocol = all(
         course.result.method == "er" and PROTOCOLS[what].items() <= course.result.settings.items()
         for course in measured
@@ -292,6 +304,7 @@ def _judge_all(
 
 
 def _protocol(what: str) -> str:
+    """Returns the paper's method and settings for the figure `what`, as text."""
     settings = " ".join(
         f"{name}={format_setting(value)}" for name, value in PROTOCOLS[what].items()
     )
@@ -303,9 +316,11 @@ def _measure(runs: Sequence[Result]) -> list[GradientRates]:
 
 
 def _trios(results: Sequence[Result]) -> dict[str, list[Trio]]:
-    """Returns the runs with the GSA-CE loss, without it and of joint training, seed by seed.
+    """Returns the runs of Fig. 7 in threes: for each seed gsa, gsa without its GSA-CE loss, and
+    joint training.
 
-    The keys name methods and variants that were run both with and without the loss.
+    The keys are the methods and variants (without `weights`) that have all three. Raises an
+    InputError if none has, or if a seed has two runs of one kind.
     """
     kinds: dict[str, dict[str, dict[int, GradientRates]]] = {kind: {} for kind in KINDS}
     joint: dict[int, GradientRates] = {}
@@ -332,11 +347,12 @@ def _trios(results: Sequence[Result]) -> dict[str, list[Trio]]:
 
 
 def _without_trio(missing: Sequence[str]) -> InputError:
+    """Returns the error for runs without a `Trio`; `missing` names the kinds without any run."""
     kinds = ", ".join(f"of {kind}" for kind in KINDS.values())
     needed = f"this figure needs runs {kinds} and of joint that share a seed"
     if missing:
         return InputError(f"{needed}: there is no run of {' and none of '.join(missing)}")
-    return InputError(f"{needed}, with all other settings of gsa equal: there are no such three")
+    return InputError(f"{needed}, with all other settings of gsa equal: no three runs fit")
 
 
 # ---- drawing
@@ -364,7 +380,8 @@ def _over_tasks(
     values: Callable[[GradientRates, int], list[float]],
     edge: float = 0.0,
 ) -> None:
-    """Draws a curve for each of four tasks, from its own end on, over the seeds."""
+    """Draws a curve over the seeds for each of up to four tasks, from the task's own end on. The
+    last task has no curve, because no task follows it. Minus infinity is drawn at `edge`."""
     count = measured[0].tasks
     shown = sorted({round(index * (count - 1) / SHOWN_TASKS) for index in range(SHOWN_TASKS)})
     for colour, of in zip(COLOURS, shown, strict=False):
@@ -386,9 +403,9 @@ def _band(
     edge: float = 0.0,
     **style: Any,
 ) -> None:
-    """Draws mean and standard deviation of curves at their common positions.
+    """Draws the mean and the standard deviation of curves, at the positions that all of them have.
 
-    Minus infinity is drawn at `edge`.
+    A mean of minus infinity is drawn at `edge`.
     """
     steps = sorted(set.intersection(*(set(curve) for curve in curves)))
     values = np.array([[curve[step] for step in steps] for curve in curves])
@@ -401,7 +418,8 @@ def _band(
 
 
 def _by_class(axes: Axes, panel: Panel) -> None:
-    """Draws A-PN by class in order of arrival: means over the seeds, and their moving average."""
+    """Draws A-PN by class in order of arrival: means over the seeds as dots, and their moving
+    average as a line."""
     order = _order(panel)
     for colour, (name, runs) in zip(cycle(COLOURS), panel.items(), strict=False):
         rates = _mean_by_label(runs)
@@ -417,6 +435,7 @@ def _by_class(axes: Axes, panel: Panel) -> None:
 
 
 def _against_accuracy(axes: Axes, panel: Panel) -> None:
+    """Draws a dot for each class of each run: its accuracy against its A-PN."""
     for colour, (name, runs) in zip(cycle(COLOURS), panel.items(), strict=False):
         measured = _measure(runs)
         rates = [rate for course in measured for rate in course.a_pn]
@@ -426,26 +445,28 @@ def _against_accuracy(axes: Axes, panel: Panel) -> None:
         axes.scatter(rates, scores, s=10, alpha=0.6, linewidths=0, color=colour, label=label)
     axes.axvline(-1, color="0.4", linewidth=0.8)
     axes.set(xlabel="A-PN of a class", ylabel="its accuracy (%)", ylim=(-2, 102))
-    # above the panel, since inside it the dots of the legend would look like classes
+    # The legend stands above the panel. Inside it, the legend's dots would look like classes.
     axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
 def _order(panel: Panel) -> list[str]:
-    """Returns the classes in order of arrival, from the runs with the most tasks.
+    """Returns the classes in order of arrival, from the group of runs with the most tasks.
 
-    All seeds must have the same tasks, because rates are averaged class by class.
+    Raises an InputError if the tasks of its seeds have different classes: rates are averaged class
+    by class.
     """
     runs = max(panel.values(), key=lambda runs: runs[0].tasks)
     measured = _measure(runs)
     if any(list(map(set, run.labels)) != list(map(set, measured[0].labels)) for run in measured):
         raise InputError(
-            f"{runs[0].method} has tasks with other classes from seed to seed, and so no common "
-            "order of arrival to draw"
+            f"the tasks of {runs[0].method} have other classes from seed to seed, so there is no "
+            "common order of arrival to draw: use runs of one class order"
         )
     return list(measured[0].ends[-1]["a_pn"])
 
 
 def _mean_by_label(runs: Sequence[Result]) -> dict[str, float]:
+    """Returns A-PN of each class, averaged over the runs."""
     by_label: dict[str, list[float]] = {}
     for course in _measure(runs):
         for label, rate in zip(course.ends[-1]["a_pn"], course.a_pn, strict=True):
@@ -454,11 +475,13 @@ def _mean_by_label(runs: Sequence[Result]) -> dict[str, float]:
 
 
 def _half(classes: int) -> int:
+    """Returns how many classes on either side of a class its moving average takes in."""
     return classes // 20
 
 
 def _moving_average(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Averages over a tenth of the classes, fewer at the ends, without classes that have no rate.
+    """Returns the averages of the values over a tenth of the classes around each, fewer at both
+    ends. NaN, a class without a rate, is left out.
 
     Up to nineteen classes stay as they are, because an average would mix tasks.
     """

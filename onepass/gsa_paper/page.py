@@ -1,4 +1,5 @@
-"""Writes the tables and figures of the GSA paper into a folder, with a page that shows them all."""
+"""Writes the tables and figures of the GSA paper, and more, into a folder, with a page that shows
+them all."""
 
 from __future__ import annotations
 
@@ -18,13 +19,16 @@ from onepass.runs.spec import COMMON
 from onepass.runs.variant import shared
 
 SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
-MakeTables = Callable[[Sequence[Result], bool], list[Table]]  # from results; True: for programs
-WriteFiles = Callable[[Sequence[Result], Path], str]  # at a path without suffix; returns markdown
+# Returns tables of the results; True asks for tables for programs.
+MakeTables = Callable[[Sequence[Result], bool], list[Table]]
+# Writes files at a path, which has no suffix yet, and returns the markdown for the page.
+WriteFiles = Callable[[Sequence[Result], Path], str]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A table or figure: its name and title, the experiment whose runs it needs, and its writer."""
+    """A table or figure of the page: the name of its files, its title, the experiment whose runs it
+    needs, and the function that writes its files."""
 
     name: str
     title: str
@@ -33,9 +37,9 @@ class Section:
 
 
 def write_page(runs: Mapping[str, Sequence[Result]], folder: Path, heading: str) -> Path:
-    """Writes all files and the page README.md, and returns the path of the page.
+    """Writes the files of all sections and the page README.md, and returns the path of the page.
 
-    A section that cannot be made of these runs says why.
+    `runs` holds the results of each experiment. A section that cannot be made of them says why.
     """
     folder.mkdir(parents=True, exist_ok=True)
     texts = [heading]
@@ -71,7 +75,8 @@ def _accuracy(results: Sequence[Result], path: Path) -> str:
 
 
 def _as_files(make: MakeTables) -> WriteFiles:
-    """Returns a function that writes the tables in every format."""
+    """Returns a function that writes the tables as .md, .tex and .csv files and returns their
+    markdown."""
 
     def write(results: Sequence[Result], path: Path) -> str:
         texts = {
@@ -86,7 +91,9 @@ def _as_files(make: MakeTables) -> WriteFiles:
 
 
 def _paper_table(name: str, *columns: str) -> MakeTables:
-    """Returns a maker of the paper's table beside its figures; for other data, of ours alone."""
+    """Returns a function that makes one of the paper's tables: our values beside the published
+    ones. On a dataset outside the catalogue, such as the digits, it makes a table of ours with
+    `columns`."""
 
     def make(results: Sequence[Result], numeric: bool) -> list[Table]:
         dataset = results[0].dataset
@@ -110,9 +117,9 @@ def _results_table(
 
 
 def _ablations(results: Sequence[Result], numeric: bool) -> list[Table]:
-    """Returns the table of ablations, tested against all of gsa.
+    """Returns the table of ablations, tested against gsa without any ablation.
 
-    The variant of all of gsa consists of the words that every row shares.
+    The variant of that row consists of the choices that every row shares.
     """
     variants = [row.variant for row in rows.summarise(results)]
     full = shared(variants) if len(variants) > 1 else variants[0]

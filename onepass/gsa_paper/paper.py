@@ -30,7 +30,8 @@ here as `.md`, `.tex` and `.csv`.
 
 @dataclass(frozen=True)
 class PaperFiles:
-    """The page with all tables and figures, the HTML report, and how each run ended."""
+    """The paths of the page with all tables and figures and of the HTML report, and every run with
+    its state."""
 
     page: Path
     report: Path
@@ -49,10 +50,11 @@ def paper(
     data_root: Path | str | None = None,
     listener: SweepListener | None = None,
 ) -> PaperFiles:
-    """Makes every table and figure of the GSA paper, and a report, as `onepass paper` does.
+    """Makes the runs for every table and figure of the GSA paper, writes the tables and figures
+    with a page and a report, as `onepass paper` does, and returns their paths.
 
-    Runs that have finished in the folder are not repeated. A section whose runs failed says so on
-    the page. Runs use processes of their own, so a script must call this function below
+    Runs that have finished in the folder are not repeated. If no run of a section has finished, the
+    page says so there. Runs use processes of their own, so a script must call this function below
     `if __name__ == "__main__":`.
 
     Parameters
@@ -64,15 +66,15 @@ def paper(
     quick:
         Instead of a dataset: a small version of everything on the digits.
     seeds:
-        The number of seeds of each run.
+        The number of seeds, from 0. A configuration with fewer seeds in its sweep file has fewer.
     ocm:
-        Includes OCM, which takes as long as all other methods together.
+        Includes `ocm` and `ocm-gsa`, which each take as long as all other methods together.
     jobs:
         The number of runs at a time; `auto` chooses it.
     device, data_root:
         The device to compute on, and the folder of the datasets.
     listener:
-        Receives the progress of the runs.
+        A `SweepListener` that follows the runs.
     """
     if quick == (dataset is not None):
         raise InputError("give either --quick or --dataset")
@@ -108,6 +110,7 @@ def paper(
 
 
 def _results_of(planned: Sequence[PlannedRun], results: Mapping[str, Result]) -> list[Result]:
+    """Returns the results of the planned runs that have finished."""
     names = [run.job.folder_name for run in planned]
     return [results[name] for name in names if name in results]
 
@@ -127,7 +130,7 @@ def _heading(
 
 
 def _memory_sizes(planned: dict[str, list[PlannedRun]], usual: int) -> str:
-    """Returns the usual size of the memory, and the experiments with another one."""
+    """Returns the usual size of the memory as text, with the experiments that have another one."""
     sizes = {name: run.job.memory for name, of_name in planned.items() for run in of_name}
     others = [f"{size} in {name}" for name, size in sizes.items() if size != usual]
     return f"{usual} ({', '.join(others)})" if others else str(usual)

@@ -1,4 +1,8 @@
-"""Checks Proposition 1 of the GSA paper on the logits of real runs."""
+"""Checks Proposition 1 of the GSA paper on the logits of real runs.
+
+The proposition says that the decomposed loss, a sum of one loss for new and one for old classes, is
+never below the cross-entropy.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +18,24 @@ from onepass.runs.result import Result
 
 
 class DecomposedLoss(NamedTuple):
-    """The cross-entropy and the decomposed loss of a sample, and their gap by its closed form."""
+    """The cross-entropy `ce` and the decomposed loss of a sample, and their difference `gap` by its
+    closed form."""
 
     ce: float
     decomposed: float
     gap: float
-    new: bool
-    task: int
+    new: bool  # whether the sample's class is new
+    task: int  # in which it was trained
 
 
 def decompose(
     logits: Sequence[float], y: int, new: Sequence[bool], task: int = 0
 ) -> DecomposedLoss:
-    """Computes both losses of a sample with label y, where `new` says which classes are new.
+    """Returns both losses of a sample of class y. `new` holds for each class whether it is new.
 
-    With e_c = exp(logit c), let A be the sum of e_c over the classes of y's side (new or old), and
-    B the sum over the other side and y. Then L_ce = -log(e_y / sum_all) and
-    L_decom = -log(e_y / A) - log(e_y / B). Their difference is
+    Let e_c = exp(logit c). A is the sum of e_c over the classes of y's side (new or old, y
+    included). B is the sum over the other side and y. S is the sum over all classes. Then
+    L_ce = -log(e_y / S) and L_decom = -log(e_y / A) - log(e_y / B). Their difference is
 
         log(1 + (A - e_y)(B - e_y) / (e_y (A + B - e_y))) >= 0
 
@@ -38,7 +43,7 @@ def decompose(
     >>> round(float(np.exp(gap)), 6)  # 1 + 1/3
     1.333333
     """
-    o = np.asarray(logits, dtype=np.float64) - logits[y]  # then e_y = 1
+    o = np.asarray(logits, dtype=np.float64) - logits[y]  # the logits, shifted so that e_y = 1
     own, others = np.asarray(new) == new[y], np.arange(len(o)) != y
     # a = log(A - e_y) and b = log(B - e_y), minus infinity for an empty sum; logs avoid overflow
     a, b = (np.logaddexp.reduce(o[side & others]) for side in (own, ~own))
@@ -50,7 +55,7 @@ def decompose(
 
 
 def decompose_run(result: Result) -> list[DecomposedLoss]:
-    """Decomposes the loss of every trained sample whose logits the probe kept."""
+    """Returns both losses of every trained sample whose logits the probe `logits` recorded."""
     losses = []
     for line in read_probe_lines(result, "logits"):
         classes = line["classes"]
@@ -66,7 +71,8 @@ def decompose_run(result: Result) -> list[DecomposedLoss]:
 
 
 def observations(runs: str, samples: Sequence[DecomposedLoss]) -> list[Observation]:
-    """Returns the verdicts on the two statements of Proposition 1 over all samples."""
+    """Returns the verdicts on the two statements of Proposition 1 over all samples; `runs` names
+    the runs."""
     gaps = [sample.decomposed - sample.ce for sample in samples]
     error = max(abs(gap - sample.gap) for gap, sample in zip(gaps, samples, strict=True))
     rounding = 1e-12 * max(1.0, *(sample.decomposed for sample in samples))

@@ -1,4 +1,4 @@
-"""Decides which of our runs are comparable with published figures: same data, stream, settings."""
+"""Decides which of our runs are comparable with published figures: by data, stream and settings."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from onepass.runs.spec import COMMON, Job, preset_names
 from onepass.runs.variant import FOLDER, PRESET, Variant
 
 PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
-EARLIER = "earlier"  # marks a variant whose preset has changed since the run
+EARLIER = "earlier"  # follows the name of a preset that has changed since the run
 # Options that say how to compute and how often to score, not what to learn.
 EXECUTION = ("precision", "engine", "threads", "deterministic", "every", "prequential")
 
 
 def follows_paper(result: Result) -> bool:
-    """Returns whether a run learned the paper's stream: all of a dataset, in the paper's number of
-    tasks, in batches of ten.
+    """Returns whether a run learned the paper's stream: class-incremental, all of a dataset, in the
+    paper's number of tasks, in batches of ten, with task boundaries.
 
-    A dataset is recognised by its entry in the catalogue and by its numbers of samples per class,
-    never by the name of a file. Results of older versions lack these fields and do not qualify.
+    A dataset is recognised by its name in the catalogue and by its numbers of samples per class,
+    never by the name of a file. Results of older versions lack these numbers and do not qualify.
     """
     entry = CATALOGUE.get(result.dataset_identity)
     return (
@@ -37,11 +37,13 @@ def follows_paper(result: Result) -> bool:
 
 
 def learning_variant(result: Result) -> Variant:
-    """Returns the part of the variant that affects learning.
+    """Returns the variant without choices that do not affect learning.
 
-    It leaves out how and where the run was computed, and settings that have no effect: those equal
-    to the default, to the preset, or to what the preset becomes on such data (MNIST has no mirror
-    images). It is empty for a method's common settings in the usual class order.
+    Choices of how and where the run was computed are left out. The settings are left out if all of
+    them together have no effect: each is the default, the preset's value, or the value to which the
+    preset changes on these data (MNIST has no mirror images). If the preset has changed since the
+    run, its name becomes, for example, `tuned earlier`. The variant is empty for a method's common
+    settings in the usual class order.
     """
     variant = result.variant.without(FOLDER, *EXECUTION)
     if result.method not in registry.METHODS.names():
@@ -52,14 +54,14 @@ def learning_variant(result: Result) -> Variant:
         preset = COMMON
     settings = variant.only(setting_names(learner))
     alone = Job(result.method, result.dataset_identity, preset=preset)
-    # the variant omits settings equal to the preset's, so fill in the preset as it is before the
-    # data adapt it
+    # The variant omits settings equal to the preset's. They are filled in from the preset as it is
+    # before the data change it.
     as_preset = {
         name: format_setting(value) for name, value in alone.chosen_preset().settings.items()
     }
     try:
         same = replace(alone, settings=as_preset | settings).non_defaults == alone.non_defaults
-    except InputError:  # a setting of another version
+    except InputError:  # the run is of a version whose settings were others
         same = False
     if same and _preset_has_changed(alone, result):
         return Variant(variant | {PRESET: f"{preset} {EARLIER}"})
@@ -67,9 +69,10 @@ def learning_variant(result: Result) -> Variant:
 
 
 def _preset_has_changed(preset: Job, result: Result) -> bool:
-    """Returns whether the preset has changed since the run; False for old lines without settings.
+    """Returns whether the preset has changed since the run; False for an early result, which did
+    not record its settings.
 
-    A setting that the line lacks is newer than the run, and then its default stands for it.
+    A setting that the result lacks is newer than the run. Its default stands for it.
     """
     if not result.settings:
         return False

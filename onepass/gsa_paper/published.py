@@ -1,6 +1,8 @@
-"""Published accuracies and forgetting: `published.csv`, and `doubtful.toml` with reasons for doubt.
+"""Reads published accuracies and forgetting from `published.csv`, and the reasons to doubt some of
+them from `doubtful.toml`.
 
-A cell of the paper's tables may have values of several sources. The paper's own comes first.
+A *cell* is a method on a dataset with a size of the memory. It may have values of several sources.
+The GSA paper's own come first.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class PublishedValue:
 
 @cache
 def published_values() -> tuple[PublishedValue, ...]:
-    """Returns all values, in the order of the file and so of the paper's tables."""
+    """Returns all values in the order of the file, which begins with the paper's tables."""
     doubts = _doubts()
     return tuple(
         PublishedValue(
@@ -49,7 +51,7 @@ def published_values() -> tuple[PublishedValue, ...]:
             value=entry["value"],
             deviation=entry["std"],
             runs=entry["runs"],
-            # a doubt concerns the paper's own value, not another source's for the same cell
+            # A doubt is about the paper's own value, not about another source's for the same cell.
             doubt=doubts.get((entry["metric"], cell), "") if entry["source"] in PAPER else "",
         )
         for entry in csv.DictReader(io.StringIO(_text("published.csv")))
@@ -63,14 +65,16 @@ PAPER = ("gsa-paper-table1", "gsa-paper-table2", "gsa-paper-table3", "gsa-paper-
 def values_for_cell(
     method: str, dataset: str, memory: int, metric: str = "accuracy"
 ) -> list[PublishedValue]:
-    """Returns the values of all sources for one cell, the paper's own first."""
+    """Returns the values of all sources for one cell, the paper's own first; empty without any."""
     return _by_cell().get((method, dataset, memory, metric), [])
 
 
 def published_beside(row: Row) -> tuple[str, str]:
-    """Returns the published values for a row of ours, with their sources, and the doubts.
+    """Returns the published accuracies for a row of ours, with their sources, and the reasons to
+    doubt them.
 
-    Both are empty unless the row learned the paper's stream with the method's common settings.
+    Both texts are empty unless all runs of the row learned the paper's stream with the method's
+    common settings.
     """
     alike = all(follows_paper(run) and not learning_variant(run) for run in row.results)
     values = values_for_cell(row.method, row.first.dataset_identity, row.memory) if alike else []
@@ -92,6 +96,7 @@ def _by_cell() -> dict[tuple[str, str, int, str], list[PublishedValue]]:
 
 
 def _doubts() -> dict[tuple[str, str], str]:
+    """Returns the reason to doubt a value, by metric and METHOD/DATASET/MEMORY."""
     content = tomllib.loads(_text("doubtful.toml"))
     return {
         (doubt["metric"], cell): doubt["why"]

@@ -1,8 +1,8 @@
-"""Reads the probe lines of a run: its losses, logits, and rates of gradients task by task.
+"""Reads the lines that the probes of a run recorded: losses, logits, and rates of gradients.
 
-P and N are the positive and the negative gradients on a class's logit, averaged over the samples of
-a task. P pushes the logit down and N pulls it up. PN = P / N is -1 in balance. A-PN is the same
-ratio over all tasks.
+P and N are the sums of the positive and of the negative gradients on a class's logit during a task,
+divided by the task's trained samples. P pushes the logit down and N pulls it up. The rate PN is
+P / N, which is -1 in balance. A-PN is the same ratio over all tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onepass.runs import lines
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 
-ROUNDING = 1e-12
+ROUNDING = 1e-12  # of a sum of gradients, relative to it
 # The fields that figures need of each probe's lines.
 FIELDS = {
     "balance": {"p", "n", "pn", "a_pn", "pn_of_tasks"},
@@ -32,7 +32,7 @@ FIELDS = {
 def has_probe_lines(result: Result, probe: str) -> bool:
     """Returns whether the probe watched the whole run and its lines exist.
 
-    A line of a results file has no probe lines.
+    A result from a results file has no probe lines.
     """
     if lines.file_of_line(result.out) or probe in result.dropped:
         return False
@@ -40,7 +40,8 @@ def has_probe_lines(result: Result, probe: str) -> bool:
 
 
 def read_probe_lines(result: Result, probe: str) -> list[dict[str, Any]]:
-    """Returns the lines of a probe in a run's folder, each with the fields that figures need."""
+    """Returns the lines of a probe in a run's folder. Raises an InputError if the result has no
+    folder or its run lacked the probe, and a RunError if a line lacks a field that figures need."""
     if file := lines.file_of_line(result.out):
         raise InputError(f"{file} holds no lines of probes: this figure is drawn from run folders")
     probed = RunFolder(Path(result.out)).probe_lines(probe)
@@ -63,18 +64,20 @@ class GradientRates:
 
     @cached_property
     def ends(self) -> list[dict[str, Any]]:
-        """The balance line of each task's end. All must be there, or the last would be another."""
+        """The balance line of each task's end. Raises a RunError if a task has none, because all
+        later lines would be taken for those of other tasks."""
         found = [
             line for line in read_probe_lines(self.result, "balance") if line.get("ended", True)
         ]
         if len(found) != self.result.tasks:
-            problem = f"{self.result.out}/balance.jsonl has {len(found)} tasks"
-            raise RunError(f"{problem}, and the run had {self.result.tasks}")
+            problem = f"{self.result.out}/balance.jsonl has the ends of {len(found)} tasks"
+            raise RunError(f"{problem}, and the run had {self.result.tasks} tasks: run it again")
         self._expect_disjoint_tasks(_arrivals(found))
         return found
 
     def _expect_disjoint_tasks(self, arrived: list[list[str]]) -> None:
-        """Raises InputError if classes arrive outside their own task, as in a blurry stream."""
+        """Raises an InputError if a class first comes in another task than its own, as in a blurry
+        stream."""
         stream = (RunFolder(Path(self.result.out)).description() or {}).get("stream", {})
         tasks = [set(map(str, group)) for group in stream.get("classes", arrived)]
         if any(not task.issuperset(new) for task, new in zip(tasks, arrived, strict=True)):
@@ -93,8 +96,8 @@ class GradientRates:
     def pn(self, t: int, of: int) -> float:
         """Returns PN(t, t'), with t' = `of`.
 
-        It is minus infinity where nothing pulled the classes up. It is NaN where nothing pushed
-        them down either, without a softmax or without a rival class.
+        The rate is minus infinity if no gradient pulled the classes up. It is NaN if none pushed
+        them down either: in a method without a softmax, or in a first task of a single class.
         """
         end = self.ends[t]
         if (rate := end["pn_of_tasks"][of]) is not None:
@@ -107,29 +110,33 @@ class GradientRates:
         return [self.pn(t, of) for t in range(of, self.tasks)]
 
     def accuracy_since(self, of: int) -> list[float]:
+        """Returns the accuracy on task `of` at its own end and after each later task."""
         matrix = self.result.accuracy_matrix
         return [as_number(matrix[t][of]) for t in range(of, self.tasks)]
 
     def mean_gradient(self, name: Literal["p", "n"], t: int, of: int) -> float:
-        """Returns P or N(t, L(t')), the mean over the classes of task t' = `of`."""
+        """Returns P(t, L(t')) or N(t, L(t')): the mean of P or N during task t over the classes of
+        task t' = `of`."""
         return mean_of_finite([as_number(self.ends[t][name][label]) for label in self.labels[of]])
 
     def push(self, t: int, of: int, *, by_new: bool) -> float:
-        """Returns the share of P(t, L(t')) that samples of new classes cause, or of old classes.
+        """Returns how much of P(t, L(t')) is caused by samples of new classes, or by those of old
+        classes. Both amounts add up to P.
 
-        NaN for runs of an older version, which did not count it.
+        NaN for runs of an older version, which did not record it.
         """
         caused = self.ends[t].get("p_new", {})
         new = mean_of_finite([as_number(caused.get(label)) for label in self.labels[of]])
         total = self.mean_gradient("p", t, of)
-        # a difference this small is rounding
+        # A difference of this size is a rounding error.
         return new if by_new else (0.0 if abs(total - new) < ROUNDING * total else total - new)
 
     def mean_pull(self, t: int) -> float:
-        """Returns the mean of 1 - p over the samples of task t in their own task.
+        """Returns how much a sample of task t pulls its class up in that task: the mean of 1 - p,
+        where p is the probability of the sample's class.
 
-        It says how much a sample pulls its class up, whatever the number of samples. NaN for runs
-        of an older version, which did not count the samples.
+        The mean does not depend on the number of samples, unlike N. NaN for runs of an older
+        version, which did not count the samples of each class.
         """
         end, classes = self.ends[t], self.labels[t]
         count = sum(end["own"][label] for label in classes) if "own" in end else 0
@@ -139,6 +146,7 @@ class GradientRates:
         return pull / count if count else math.nan
 
     def rates_of_first_task(self) -> list[float]:
+        """Returns PN of each class at the end of the first task."""
         return [as_number(rate) for rate in self.ends[0]["pn"].values()]
 
     @cached_property
@@ -154,11 +162,13 @@ class GradientRates:
 
     @cached_property
     def a_pn_of_tasks(self) -> list[list[float]]:
+        """A-PN after the last task, by task and class."""
         rates = self.ends[-1]["a_pn"]
         return [[as_number(rates[label]) for label in group] for group in self.labels]
 
     def read_all(self) -> None:
-        """Reads every number once, so that damage shows before anything is drawn."""
+        """Reads every number once, so that a damaged file raises its error before anything is
+        drawn."""
         for t in range(self.tasks):
             self.pn_since(t), self.accuracy_since(t), self.mean_pull(t)
             for of in range(t + 1):
@@ -167,7 +177,7 @@ class GradientRates:
 
 
 def _arrivals(ends: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Returns the classes that are new in each line, compared with the line before."""
+    """Returns for each line the classes that the line before did not have."""
     known = [list(line["pn"]) for line in ends]
     return [now[len(before) :] for before, now in zip([[], *known], known, strict=False)]
 

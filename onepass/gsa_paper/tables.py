@@ -4,8 +4,9 @@
     table2  forgetting, likewise
     table3  accuracy of gsa without some of its pieces
 
-A run counts if it learned the paper's stream (`follows_paper`) with a method's common settings,
-wherever it ran and however often it was scored. If a seed has several runs, the first counts.
+A run counts if it learned the paper's stream (`follows_paper`), wherever it ran and however often
+it was scored. Tables 1 and 2 show runs with a method's common settings, then those with a preset.
+If a seed has several runs, the first counts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from onepass.runs.spec import PRESETS
 LAYOUTS = ("table1", "table2", "table3")
 METRICS = {"table1": "accuracy", "table2": "forgetting", "table3": "accuracy"}
 MISSING = "-"
-# The columns of Table 3, as settings of gsa.
+# The columns of Table 3, as settings of gsa
 ABLATIONS = {
     "gsa:no-new-loss": "without=new",
     "gsa:no-previous-loss": "without=previous",
@@ -38,21 +39,23 @@ ABLATIONS = {
     "gsa:no-balanced-sampling": "sampling=random",
     "gsa:no-cl-imbalance": "weights=none",
 }
-# The paper's words for the last one may also mean simple cross-entropy.
+# The paper's words for the last ablation may also mean simple cross-entropy, by these settings.
 OTHER_READING = "rivals=all weights=none"
 Key = tuple[str, str]  # a method and the text of its variant
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Our rows for one of the paper's tables, by method, variant, dataset and memory."""
+    """Our rows for one of the paper's tables, by method, variant, dataset and memory. `metric` is
+    the value that the table shows."""
 
     metric: str
     rows: Mapping[tuple[str, str, str, int], Row]
 
     @classmethod
     def of(cls, results: Sequence[Result], metric: str) -> Cells:
-        """Groups the results that follow the paper; `metric` is accuracy or forgetting."""
+        """Returns the rows of the results that follow the paper; `metric` is accuracy or
+        forgetting."""
         first: dict[tuple[object, ...], Result] = {}
         for run in filter(follows_paper, results):
             settings = {**run.settings, "precision": run.precision}
@@ -67,7 +70,8 @@ class Cells:
         return cls(metric, rows)
 
     def get(self, key: Key, dataset: str, memory: int) -> Row | None:
-        """Returns the row of a cell; a method without a memory has one row for every size."""
+        """Returns the row of a cell; None without a run. A method without a memory has one row,
+        which stands for every size."""
         return self.rows.get((*key, dataset, memory)) or self.rows.get((*key, dataset, 0))
 
     def spread(self, key: Key, dataset: str, memory: int) -> Spread | None:
@@ -77,12 +81,13 @@ class Cells:
         return row.over(self.metric)
 
     def shown(self, key: Key, dataset: str, memory: int) -> str:
-        """Returns mean, deviation and number of seeds, as the table shows them."""
+        """Returns mean, deviation and number of seeds as one text; "-" without a run."""
         spread = self.spread(key, dataset, memory)
         return f"{spread} ({spread.n})" if spread else MISSING
 
     def numbers(self, key: Key, dataset: str, memory: int) -> list[str]:
-        """Returns mean, deviation, number of seeds and precision, for programs."""
+        """Returns mean, deviation, number of seeds and precision as four texts for programs; empty
+        ones without a run."""
         row, spread = self.get(key, dataset, memory), self.spread(key, dataset, memory)
         if row is None or spread is None:
             return [""] * 4
@@ -90,7 +95,8 @@ class Cells:
         return [f"{spread.mean:.4f}", deviation, str(spread.n), row.precision]
 
     def p_value(self, key: Key, other: Key, dataset: str, memory: int) -> str:
-        """Returns the p-value of a paired t-test of the metric, over the seeds that both have."""
+        """Returns the p-value of a paired t-test of the metric, over the seeds that both have; "-"
+        without a test."""
         ours, theirs = self.get(key, dataset, memory), self.get(other, dataset, memory)
         if key == other or ours is None or theirs is None:
             return MISSING
@@ -107,15 +113,17 @@ def paper_tables(
     datasets: Sequence[str] = (),
     against: str | None = None,
 ) -> list[Table]:
-    """Returns one of the paper's tables, as one table for each of its datasets or of `datasets`.
+    """Returns one of the paper's tables: table1 and table2 as a table for each of `datasets`,
+    table3 as a single table. Without `datasets`, all of the paper's are shown.
 
-    With `against`, every method is tested against that one over the seeds they share.
+    With `against`, every method is tested against that one over the seeds they share. Raises an
+    InputError for table3 with `against`, and an UnknownNameError for an unknown name.
     """
     cells = Cells.of(results, METRICS[name])
     printed = printed_values(name, datasets)
     if name == "table3":
         if against:
-            raise InputError("table3 is tested against all of gsa, and against nothing else")
+            raise InputError("table3 is always tested against all of gsa: leave --against out")
         return [_ablations(cells, printed)]
     ran = {method for method, *_ in cells.rows}
     if against and against not in ran:
@@ -128,7 +136,8 @@ def paper_tables(
 
 
 def printed_values(name: str, datasets: Sequence[str]) -> list[PublishedValue]:
-    """Returns the values of one of the paper's tables, in its order."""
+    """Returns the values of one of the paper's tables in its order, on `datasets` or (empty) on all
+    of them. Raises an UnknownNameError for a dataset that the table lacks."""
     source = f"gsa-paper-{name}"
     printed = [value for value in published.published_values() if value.source == source]
     known = dict.fromkeys(value.dataset for value in printed)
@@ -142,7 +151,7 @@ def printed_values(name: str, datasets: Sequence[str]) -> list[PublishedValue]:
 
 
 def _methods(cells: Cells, printed: Sequence[PublishedValue], against: str | None) -> Table:
-    """Returns the table of one dataset: the paper's methods, then our further ones."""
+    """Returns the table of one dataset: the paper's methods, then further ones and presets."""
     dataset = printed[0].dataset
     memories = list(dict.fromkeys(value.memory for value in printed))
     own: list[Key] = [(method, "") for method in dict.fromkeys(value.method for value in printed)]
@@ -177,7 +186,8 @@ def _methods(cells: Cells, printed: Sequence[PublishedValue], against: str | Non
 def _further_keys(
     cells: Cells, dataset: str, memories: Sequence[int], own: Sequence[Key]
 ) -> list[Key]:
-    """Returns other methods and presets that have a run or a published value on this dataset."""
+    """Returns the methods and presets outside of `own` that have a run or a published value on this
+    dataset."""
     ran = [method for method, *_ in cells.rows]
     known = dict.fromkeys([*registry.METHODS.names(), *ran])
     keys: list[Key] = [(method, preset) for method in known for preset in ("", *PRESETS)]
@@ -193,7 +203,8 @@ def _further_keys(
 
 
 def _published_value(key: Key, dataset: str, memory: int, metric: str) -> PublishedValue | None:
-    """Returns the GSA paper's value, or that of the method's own paper; None for our presets."""
+    """Returns the GSA paper's value of a cell; without one, that of the first other source. Returns
+    None for our presets, and if no source has a value."""
     method, preset = key
     values = published.values_for_cell(method, dataset, memory, metric)
     return values[0] if values and not preset else None
@@ -225,12 +236,12 @@ def _notes(cells: Cells, printed: Sequence[PublishedValue]) -> list[tuple[str, s
 def _notes_on_precisions(
     cells: Cells, keys: Sequence[Key], where: Iterable[tuple[str, int]]
 ) -> list[tuple[str, str]]:
-    """Returns a note if the seeds of a mean were computed in different precisions."""
+    """Returns a note if the seeds of a mean were computed in different precisions, else nothing."""
     rows = [(key, cells.get(key, *cell)) for cell in where for key in keys]
     mixed = {
         printable(f"{' '.join(key).rstrip()} (M={row.memory}, {row.precision})"): None
         for key, row in rows
-        if row is not None and " " in row.precision
+        if row is not None and " " in row.precision  # "bf16 and fp32"
     }
     return [("", f"Seeds of two precisions in one mean: {', '.join(mixed)}.")] if mixed else []
 
@@ -245,6 +256,7 @@ def _notes_on_tests(against: str) -> list[tuple[str, str]]:
 
 
 def _ablations(cells: Cells, printed: Sequence[PublishedValue]) -> Table:
+    """Returns Table 3: a column for each ablation, three rows for each dataset and memory."""
     names = list(dict.fromkeys(value.method for value in printed))
     keys: list[Key] = [
         ("gsa", variant)
@@ -288,7 +300,8 @@ def long_table(name: str, results: Sequence[Result], *, datasets: Sequence[str] 
     ]
     own = list(dict.fromkeys(key for key, *_ in rows))
     for dataset, memory in dict.fromkeys((value.dataset, value.memory) for value in printed):
-        # table3 also needs all of gsa, the reference, and the other reading of an ablation
+        # Table 3 also needs all of gsa, which is the reference, and the other reading of an
+        # ablation.
         references: list[Key] = [("gsa", ""), ("gsa", OTHER_READING)]
         for key in references if name == "table3" else _further_keys(cells, dataset, [memory], own):
             rows.append(
@@ -310,6 +323,7 @@ def long_table(name: str, results: Sequence[Result], *, datasets: Sequence[str] 
 
 
 def _key_of(value: PublishedValue) -> Key:
+    """Returns our method and variant for a published value."""
     if value.method in ABLATIONS:
         return "gsa", ABLATIONS[value.method]
     return value.method, ""

@@ -1,4 +1,5 @@
-"""The index of classes: labels in order of arrival, and the boundaries between tasks."""
+"""The index of classes: labels in order of arrival, and the number of tasks. A boundary is the
+moment between two tasks."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ Texts = np.ndarray[Any, np.dtype[np.str_]]
 class ClassIndex:
     """A map from labels to rows of the head, which also counts tasks.
 
-    A boundary is inferred when unseen classes arrive after `gap` batches without any. Once
-    `new_task` was called, none are inferred.
+    A boundary is inferred before a batch with an unseen class if at least `gap` batches in a row
+    had none. After the learner's `new_task` was called once, no boundary is inferred.
 
     >>> index = ClassIndex(gap=2)
     >>> [index.enter(batch) for batch in ([0, 1], [1, 0], [0, 2], [0], [1], [3])]
@@ -35,10 +36,10 @@ class ClassIndex:
 
     gap: int
     labels: list[Label] = field(default_factory=list)
-    task: int = 0
+    task: int = 0  # the number of boundaries so far
     told: bool = False  # whether `new_task` was ever called
-    quiet: int = 0  # batches since the last unseen class
-    batches: int = 0  # batches of the current task
+    quiet: int = 0  # batches since the last one with an unseen class
+    batches: int = 0  # batches of the current task so far
 
     def __post_init__(self) -> None:
         self.row_of = {label: row for row, label in enumerate(self.labels)}
@@ -55,12 +56,13 @@ class ClassIndex:
             raise InputError(f"y: the labels of this learner are {kind}, not {quoted(label)}")
 
     def boundary_due(self, batch: Iterable[Label]) -> bool:
-        """Returns whether a boundary will be inferred before this batch."""
+        """Returns whether `enter` would infer a boundary before this batch."""
         silent = not self.told and self.quiet >= self.gap and self.batches > 0
         return silent and self.has_unseen(batch)
 
     def enter(self, batch: Iterable[Label]) -> bool:
-        """Adds a batch's labels. Returns whether a boundary was inferred before it."""
+        """Gives the batch's unseen labels the next rows and counts the batch. Returns whether a
+        boundary was inferred before it."""
         labels = list(dict.fromkeys(batch))
         inferred = self.boundary_due(labels) and self.close_task()
         unseen = [label for label in labels if label not in self.row_of]
@@ -72,7 +74,8 @@ class ClassIndex:
         return inferred
 
     def close_task(self) -> bool:
-        """Ends the current task and returns true, unless it has had no batch yet."""
+        """Ends the current task and returns true. If the task has had no batch yet, it changes
+        nothing and returns false."""
         if not self.batches:
             return False
         self.batches = 0
@@ -85,7 +88,8 @@ class ClassIndex:
     @classmethod
     def from_state(cls, state: dict[str, Any], gap: int, steps: int) -> ClassIndex:
         """Returns the index of a saved state after `steps` steps. Raises a CheckpointError if the
-        state is impossible."""
+        state is impossible, or if its `gap` is another one."""
+        # errors name the state `book`, as files do
         expect_alike(state, cls(gap).state_dict(), "book")
         expect_number(state["gap"], gap, gap, "book.gap")
         for name in ("task", "quiet", "batches"):

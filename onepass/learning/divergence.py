@@ -1,5 +1,5 @@
-"""Detects diverged learning when a learner is scored, copied or saved. A step does not check,
-because it would have to wait for the device."""
+"""Detects diverged learning when a learner is scored, copied or saved. Steps do not check, because
+a check waits for the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def expect_not_diverged(learner: Learner) -> None:
-    """Raises a TrainingError if the last loss or a parameter is not finite."""
+    """Raises a TrainingError if the last loss or a parameter of the learner is not finite."""
     loss = learner._last_loss
     if loss is not None and not bool(torch.isfinite(loss)):
         raise _diverged(learner, f"the loss of {learner.key!r} is {float(loss)}")
@@ -24,7 +24,7 @@ def expect_not_diverged(learner: Learner) -> None:
 
 
 def expect_finite_parameters(learner: Learner, net: nn.Module) -> None:
-    """Raises a TrainingError if a parameter of a network is not finite."""
+    """Raises a TrainingError if a parameter of `net`, a network of the learner, is not finite."""
     if not _all_finite(net):
         raise _diverged(learner, f"the parameters of {learner.key!r} are not finite")
 
@@ -32,16 +32,16 @@ def expect_finite_parameters(learner: Learner, net: nn.Module) -> None:
 def _diverged(learner: Learner, what: str) -> TrainingError:
     return TrainingError(
         f"{what} at step {learner.steps}: learning has diverged. A smaller lr (now "
-        f"{learner.lr:g}) or smaller features may help; earlier checkpoints are intact"
+        f"{learner.lr:g}) or smaller input values may help; earlier checkpoints are intact"
     )
 
 
 @torch.no_grad()
 def _all_finite(net: nn.Module) -> bool:
-    """Returns whether every parameter is finite. Sums of tensors are finite only if all their
+    """Returns whether every parameter is finite. The sum of a tensor is finite only if all its
     values are, and summing is much faster than testing each value. Finite values can overflow a
-    sum, so a sum that is not finite is checked value by value. A finite result waits for the GPU
-    once."""
+    sum. So if a sum is not finite, all parameters are tested value by value. If all sums are
+    finite, the host waits for the GPU only once."""
     sums = [parameter.sum() for parameter in net.parameters()]
     if not sums or bool(torch.isfinite(torch.stack(sums)).all()):
         return True

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 
 def images_per_batch(learner: Learner, batch: int) -> ImageCount:
-    """Returns the images processed for a stream batch of this size, when the memory is full and an
-    old task exists. Copies of the network count like the network."""
+    """Returns the number of images processed for a stream batch of this size, when the memory is
+    full and an old task exists. It includes distillation and all `repeats`. Copies of the network
+    count like the network."""
+    # `storing` is done once per batch, everything else once per repeat
     own, storing = learner.cost(batch), learner.cost_of_storing(batch)
     taught = learner.teacher_images(batch) if learner.distil else 0
     trained = own.trained - storing.trained + taught * learner.distil_raw

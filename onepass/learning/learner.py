@@ -1,8 +1,8 @@
-"""The contract of every method: learn, predict, scores, snapshot, new_task, end_task, save.
+"""The contract of every method: learn, predict, scores, snapshot, new_task, end_task, forget, save.
 
-It has two layers. `learn` runs on the host: it checks the batch, maps labels to rows of the class
-head, detects task boundaries and grows the head. `step`, which each method writes, runs on the
-device. It has static shapes and never synchronises with the host: only the values of masks and
+Learning has two layers. `learn` runs on the host: it checks the batch, maps labels to rows of the
+class head, detects task boundaries and grows the head. `step`, which each method writes, runs on
+the device. It has static shapes and never synchronises with the host: only the values of masks and
 indices differ between steps.
 """
 
@@ -30,7 +30,7 @@ from onepass.base.errors import (
     TrainingError,
 )
 from onepass.base.locks import LearnerLock
-from onepass.base.parts import ImageCount, Label, Output, Samples, Step, parts_of
+from onepass.base.parts import ImageCount, Label, Outputs, Samples, Step, parts_of
 from onepass.base.settings import (
     Preset,
     constructor_call,
@@ -78,11 +78,11 @@ class Learner(ABC):
         `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), a registered name
         (`mlp`, `resnet18`, `resnet18-slim`; `onepass list networks`), or a module of your own that
         returns (samples, features) and is copied. `package.module:function` names a function from
-        the shape of a sample to such a module. Layers that are frozen in it (`requires_grad` False)
-        stay frozen, with their BatchNorm statistics.
+        the shape of a sample to a module of this kind. Layers of the module that are frozen
+        (`requires_grad` False) stay frozen, with their BatchNorm statistics.
     head
-        `trained`, or `frozen`: the first task trains its rows, and after the first boundary every
-        row stays, a new row at its initial values.
+        `trained`, or `frozen`: the first task trains its rows, and after the first task boundary no
+        row changes; rows of later classes keep their initial values.
     optimizer
         `adam`, `sgd` or `nesterov` (momentum 0.9) with coupled weight decay; `adamw` decouples it.
     lr
@@ -106,25 +106,26 @@ class Learner(ABC):
         The value to divide by after that, in the same units.
     average
         Predict with a moving average of the weights: a decay, `growing` (over the last 1/17 of all
-        steps) or `arrivals` (over the last quarter of the steps since a class arrived). None
-        predicts with the network itself. Training does not change.
+        steps) or `arrivals` (over the last quarter of the steps since a class arrived), both over
+        at most 1000 steps. None predicts with the network itself. Training does not change.
     mirror_scores
         Average the scores of an image and its mirror image, which doubles the time of a prediction.
         Training does not change.
     distil
         The weight of distillation from the average to the network, on the views of each step.
     distil_from
-        The rule of a separate average that teaches. None: the average that predicts teaches too.
+        The rule of a separate average that teaches, as in `average`. None: the average that
+        predicts teaches too.
     distil_temperature
         The temperature of both softmaxes in the distillation.
     distil_raw
         Distil on the samples without augmentation too, at the cost of another forward pass.
     repeats
-        Optimiser steps per batch, each with its own draws and views. The memory takes the batch
-        once, in the last step.
+        Steps per batch, each with its own draws and views. The memory takes the batch once, in the
+        last of them.
     gap
-        Batches without unseen classes after which an unseen class marks a boundary. Used unless
-        `new_task` is called.
+        Batches without unseen classes after which an unseen class marks a task boundary. Ignored
+        once `new_task` was called.
     seed
         The seed of initialisation, draws and augmentation, which have a generator each.
     device
@@ -177,40 +178,47 @@ class Learner(ABC):
     # ---- what a method writes
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:  # noqa: B027
-        """Makes the method's parts, once the shape of a sample is known. Every `StatefulPart` in an
-        attribute is saved, resumed, grown, and notified of classes and tasks."""
+        """Makes the method's parts, once the shape of a sample is known. Every `StatefulPart` that
+        it assigns to an attribute is saved, resumed, grown, and notified of classes and tasks."""
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
+        """Returns the class head for this number of features, with values drawn from `rng`."""
         return linear_head(features, rng)
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
-        """Returns modules to train besides backbone and head, by their name in `self.model`."""
+        """Returns modules to train besides backbone and head, by their name in `self.model`: none,
+        unless the method overrides it."""
         return no_modules(features, rng)
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor) -> Step:
-        """Makes one training step on raw samples and the head's rows of their labels."""
+        """Makes one training step on raw samples x and the head's rows y of their labels. Returns
+        its report."""
 
     def on_task_end(self) -> None:  # noqa: B027
-        """Runs when a task has ended, before it is scored. It may train."""
+        """Runs once at the end of each task: in `end_task` or before the next task's first batch.
+        It may train."""
 
     def scorer(self) -> nn.Module:
         """Returns a module in evaluation mode, from normalised inputs to scores (n, C) over the
-        head's capacity: the predicting network, or one fitted to the learner's current state."""
+        head's capacity. By default it is the network that predicts. A method may return another,
+        fitted to its current state."""
         return self.trainer.predicting_model
 
     @abstractmethod
     def cost(self, batch: int) -> ImageCount:
-        """Returns the images that one step processes for a stream batch of this size, when the
-        memory is full and an old task exists. Copies of the network count like the network."""
+        """Returns the number of images that one step processes for a stream batch of this size,
+        when the memory is full and an old task exists. Copies of the network count like the
+        network. Self-distillation is not included: `images_per_batch` adds it."""
 
     def cost_of_storing(self, batch: int) -> ImageCount:
-        """Returns the images in `cost` that only the last of `repeats` steps processes."""
+        """Returns the number of those images in `cost` that only the last of the `repeats` steps
+        processes."""
         return ImageCount(0)
 
     def teacher_images(self, batch: int) -> int:
-        """Returns how many images of a step the teacher is evaluated on: by default
-        all that it trains."""
+        """Returns the number of images that the distillation's teacher is evaluated on in a step:
+        by default all images that the step trains on."""
         return self.cost(batch).trained
 
     # ---- the vocabulary of a step
@@ -223,7 +231,7 @@ class Learner(ABC):
     #     self.descend(loss)
     #     return Step.of(loss, stream_out, replay_out)
     #
-    # b: samples of the stream batch, r: replayed samples, C: rows of the head.
+    # b: samples of the stream batch, r: replayed samples, C: rows of the head, with spare ones.
 
     @property
     def model(self) -> Classifier:
@@ -232,6 +240,7 @@ class Learner(ABC):
 
     @property
     def views(self) -> Views:
+        """The function from raw samples to the network's inputs, augmented for training."""
         return self.trainer.views
 
     @property
@@ -240,22 +249,29 @@ class Learner(ABC):
         return self.trainer.seen
 
     @property
+    def log_seen(self) -> Tensor:
+        """The logarithm of `seen`, (C), computed when classes arrive: added to logits, it restricts
+        a softmax to the classes seen."""
+        return self.trainer.log_seen
+
+    @property
     def new(self) -> Tensor:
-        """A mask (C) of the rows whose class arrived after the last boundary."""
+        """A mask (C) of the rows whose class arrived after the last task boundary."""
         return self.trainer.new
 
     @property
     def old(self) -> Tensor:
-        """A mask (C) of the rows whose class arrived before the last boundary."""
+        """A mask (C) of the rows whose class arrived before the last task boundary."""
         return self.trainer.old
 
-    def forward(self, *batches: Samples, apart: bool = False) -> list[Output]:
-        """Returns the logits of each batch's views. One forward pass takes all batches, so that
-        BatchNorm normalises them together; with `apart` each batch has its own forward pass."""
+    def forward(self, *batches: Samples, apart: bool = False) -> Outputs:
+        """Returns an output for each batch: the logits of its views, with rows and weights. One
+        forward pass takes all batches, so that BatchNorm normalises them together. With `apart`
+        each batch has its own forward pass."""
         x = batches[0].x if len(batches) == 1 else torch.cat([batch.x for batch in batches])
         return self._forward_apart(x, batches) if apart else self._forward(x, batches)
 
-    def _forward(self, x: Tensor, batches: Sequence[Samples]) -> list[Output]:
+    def _forward(self, x: Tensor, batches: Sequence[Samples]) -> Outputs:
         views, logits = self.model.view_forward(x, self.views)
         sizes = [len(batch.y) for batch in batches]
         pieces = self.views.cut(logits, sizes)
@@ -265,14 +281,14 @@ class Learner(ABC):
             for index, batch in enumerate(batches)
         ]
         self.trainer.record_forward(outputs, batches)
-        return outputs
+        return Outputs(outputs, logits if self.views.per_sample == 1 else None)
 
     def _piece(self, views: Tensor, sizes: list[int], index: int) -> Tensor:
         return self.views.cut(views, sizes)[index]
 
-    def _forward_apart(self, x: Tensor, batches: Sequence[Samples]) -> list[Output]:
+    def _forward_apart(self, x: Tensor, batches: Sequence[Samples]) -> Outputs:
         sizes = [len(batch.y) for batch in batches]
-        outputs = []
+        outputs = Outputs([])
         for batch, piece in zip(batches, self.views.cut(self.views(x), sizes), strict=True):
             logits = self.model.train_forward(piece)
             outputs.append(self.trainer.output(logits, batch, partial(Tensor.detach, piece)))
@@ -280,8 +296,9 @@ class Learner(ABC):
         return outputs
 
     def keep(self, x: Tensor, y: Tensor, store: Store | None = None, **fields: Tensor) -> None:
-        """Offers the batch to the memory. The memory takes it in the next `descend` or at the end
-        of the step, so that a draw before that never returns it."""
+        """Offers the batch to `store`, by default the learner's memory. The memory takes it in the
+        next `descend` or at the end of the step, so that a draw before that never returns it. With
+        `repeats`, only the call in the last step counts."""
         into = self.store if store is None else store
         self.trainer.store_later(lambda: into.add(x, y, **fields), x, y, *fields.values())
 
@@ -292,12 +309,13 @@ class Learner(ABC):
     # ---- learning and predicting
 
     def learn(self, x: Any, y: Any) -> Step:
-        """Learns a batch of images (n, c, h, w), uint8 or float, or of float vectors (n, d). Labels
-        are all text or all whole numbers.
+        """Learns a batch of images (n, c, h, w), uint8 or float, or of float vectors (n, d), and
+        returns the report of the step. Labels are all text or all whole numbers.
 
         An invalid batch raises an InputError and changes nothing. If a step fails before the
-        optimiser's update, it is undone, except for a boundary before it and growth of the head.
-        If it fails later, the learner is unfinished: it can predict, but not learn or be saved."""
+        optimiser's update, it is undone, except for a task boundary before it and growth of the
+        head. If it fails later, the learner is unfinished: it can predict, but not learn or be
+        saved."""
         samples = inputs.as_samples(x)
         batch = inputs.as_labels(y, len(samples))
         expect_pixels(self.augment, samples)
@@ -329,22 +347,24 @@ class Learner(ABC):
         return step
 
     def end_task(self) -> bool:
-        """Ends the current task, so that the method finishes it before it is scored. `new_task`
-        does so too. Returns whether the method has work to do at the end of a task. If the work
-        fails, the learner is unfinished."""
+        """Ends the current task, so that the method can finish its work on it before scores are
+        taken. `new_task` does so too. Returns whether the method did any work now. This is false if
+        the method has none to do, if the task has ended already or if it has had no batch. If the
+        work fails, the learner is unfinished."""
         with self._exclusive():
             return self._end_task()
 
     def new_task(self) -> None:
-        """Begins a new task. After the first call, boundaries are no longer inferred."""
+        """Ends the current task and begins a new one, unless the current one has had no batch yet.
+        From the first call on, task boundaries are no longer inferred."""
         with self._exclusive():
             self._end_task()
             self.class_index.told = True
             self._begin_task()
 
     def scores(self, x: Any) -> Tensor:
-        """Returns scores (n, classes), usually logits, with columns as in `classes`. Waits while
-        another thread learns a batch."""
+        """Returns scores (n, classes), usually logits, with columns in the order of `classes`.
+        Waits while another thread learns a batch."""
         with self._lock.reading():
             return self._predictor().scores(x)
 
@@ -366,8 +386,8 @@ class Learner(ABC):
 
     @property
     def class_names(self) -> list[str]:
-        """The name of each class in `classes`: from the dataset, or else its label. Set them as a
-        list of the names of labels 0, 1, 2, ..."""
+        """The name of each class in `classes`: the one that was set, or else its label as text. Set
+        it to a list of names for the labels 0, 1, 2, ..."""
         return [self._names.get(label, str(label)) for label in self.class_index.labels]
 
     @class_names.setter
@@ -376,7 +396,7 @@ class Learner(ABC):
 
     @property
     def task(self) -> int:
-        """The number of boundaries so far."""
+        """The number of task boundaries so far, which is the index of the current task."""
         return self.class_index.task
 
     @property
@@ -386,6 +406,8 @@ class Learner(ABC):
 
     @property
     def trainer(self) -> Trainer:
+        """The network with everything that trains it. Raises a NotFittedError before the first
+        batch, unless `prepare` was called."""
         if self._trainer is None:
             raise NotFittedError(
                 f"this {type(self).__name__} has not seen a sample yet: call learn, or prepare"
@@ -394,7 +416,7 @@ class Learner(ABC):
 
     @property
     def kept(self) -> MemoryContents:
-        """Copies of the samples in the memory, with their labels."""
+        """Copies of the samples in all memories of the learner, with their labels."""
         with self._lock.reading():
             return contents_of(stores_of(self), self.classes)
 
@@ -402,11 +424,12 @@ class Learner(ABC):
         """Removes samples from the memory: all of a label, or those where a mask over `kept` is
         true. `where` is the mask or a function of `kept.x` and `kept.y` that returns it. Later
         samples fill the free slots. Files saved from now on do not hold the removed samples.
+        Returns a report.
 
         The network's weights do not change, and the class keeps its row: nothing is unlearned.
         The exception is GDumb, which trains its network from the memory when it predicts."""
         if (label is None) == (where is None):
-            raise InputError("forget takes a label, or where=, one of the two")
+            raise InputError("forget takes either a label or where=: give exactly one of the two")
         if label is not None and label not in self.classes:
             raise InputError(f"label {quoted(label)} has not been learned: see learner.classes")
         with self._exclusive():
@@ -417,7 +440,8 @@ class Learner(ABC):
 
     @property
     def views_per_sample(self) -> int:
-        """How many views of a sample a step trains: 2 for mirrored images, else 1."""
+        """The number of views of a sample that a step trains on: 2 for mirrored images, else 1.
+        Before the first sample it is 2 if `mirror` is set."""
         return self.views.per_sample if self._prepared else 1 + self.mirror
 
     def __repr__(self) -> str:
@@ -445,14 +469,17 @@ class Learner(ABC):
         self.class_index = ClassIndex(self.gap)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuses to change a setting once it is in use, since that would have no effect."""
+        """Raises an InputError if a setting is changed after the network was made, because the
+        change would have no effect."""
         setting = self.__dataclass_fields__.get(name)
         if setting is not None and setting.init and getattr(self, "_trainer", None) is not None:
-            raise InputError(f"{name} cannot be changed once learning has begun: make a new one")
+            raise InputError(
+                f"{name} cannot be changed once learning has begun: make a new learner"
+            )
         super().__setattr__(name, value)
 
     def check_settings(self) -> None:
-        """Raises an InputError for an invalid setting. Methods extend it for their own settings."""
+        """Raises an InputError for an invalid setting. Methods extend it by their own settings."""
         usual = {setting.name: setting.default for setting in fields(self)}
         for name, why in self.traits.unsupported.items():
             expect_setting_name(type(self), name)
@@ -478,7 +505,7 @@ class Learner(ABC):
         taught = self.average is not None or self.distil_from is not None
         require(self, "distil", taught or not self.distil, "0 where there is no average to teach")
         used = self.distil_from is None or self.distil > 0
-        require(self, "distil_from", used, "none where distil is 0 and nothing is taught")
+        require(self, "distil_from", used, "none where distil is 0, so that nothing is taught")
         require(self, "distil_temperature", self.distil_temperature > 0, "positive")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -486,8 +513,8 @@ class Learner(ABC):
         return {name: getattr(self, name) for name in setting_names(type(self))}
 
     def prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Makes network, optimiser and parts for samples of this shape. The first `learn` does so
-        if this was not called."""
+        """Makes network, optimiser and parts for samples of this shape and dtype. The first `learn`
+        does so if this was not called. Raises an InputError after the first step."""
         if self.steps:
             raise InputError(f"this {type(self).__name__} has learned already")
         with self._exclusive():
@@ -496,15 +523,17 @@ class Learner(ABC):
     # ---- saving
 
     def save(self, path: str | Path, *, memory: bool = True) -> None:
-        """Writes the learner to a file. `onepass.open` resumes it bit for bit. Raises a
-        TrainingError if learning has diverged, and leaves an earlier file as it was.
+        """Writes the learner to a file, from which `onepass.open` resumes it: bit for bit on the
+        same kind of device. Raises a TrainingError if learning has diverged, and leaves an earlier
+        file as it was.
 
         With `memory=False` the file holds no training samples: the opened learner can predict, but
         cannot learn."""
         file.write_checkpoint(Path(path), file.checkpoint_content(self, memory=memory))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything that learning changes, as tensors and plain values."""
+        """Returns everything that learning changes, as tensors and plain values. Before the first
+        step these are only the number of steps and the class index."""
         with self._lock.reading():
             self._expect_finished()
             own = {"steps": self.steps, "book": self.class_index.state_dict()}
@@ -513,7 +542,8 @@ class Learner(ABC):
             return {**own, "finished": self._task_ended, **self.trainer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resumes from a saved state. This learner must not have learned anything yet."""
+        """Resumes from a saved state. Raises a CheckpointError if the state does not fit, or if
+        this learner has learned already."""
         if self.steps:
             raise CheckpointError("a state can only be loaded into a learner that is new")
         with (
@@ -533,20 +563,21 @@ class Learner(ABC):
             self.class_index = book
 
     def params_sha256(self) -> str:
-        """Returns a hash of the network's parameters and buffers: names, dtypes and bytes."""
+        """Returns a hash of the names, dtypes and bytes of the network's parameters and buffers."""
         with self._lock.reading():
             return sha256(dict(self.model.state_dict()))
 
     def state_sha256(self) -> str:
-        """Returns a hash of the whole state: network, memory, optimiser, generators."""
+        """Returns a hash of the whole `state_dict`: network, memory, optimiser, generators."""
         return sha256(self.state_dict())
 
     # ---- internals
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Lets one thread at a time change the learner, with gradients enabled. Inference mode is
-        an error, because tensors made in it can never be trained."""
+        """Lets one thread at a time change the learner, with gradients enabled. Raises an
+        InputError in inference mode, because tensors made there can never be trained, and for a
+        learner that only predicts. Raises a TrainingError for one that is unfinished."""
         if self._only_predicts:
             raise InputError(
                 "this learner was saved without its memory: it can predict, but cannot learn on; "
@@ -573,7 +604,7 @@ class Learner(ABC):
             )
 
     def _restore(self, state: dict[str, Any], book: ClassIndex) -> None:
-        """Restores all of a saved state except the class index, which the caller sets."""
+        """Restores all of a saved state except its class index `book`, which the caller sets."""
         self._scorer = None
         if not state["steps"]:
             return
@@ -612,7 +643,7 @@ class Learner(ABC):
     @contextmanager
     def _undo_new_classes_if_failing(self, batch: list[Label]) -> Iterator[None]:
         """Removes the batch's new classes again if the body fails before the optimiser's update.
-        A boundary before them and growth of the head stay."""
+        A task boundary before them and growth of the head stay."""
         self._draw_boundary_before(batch)
         before = deepcopy(self.class_index)
         known = len(before.labels)
@@ -643,6 +674,8 @@ class Learner(ABC):
         )  # pinned memory, so that the copy does not wait for the GPU
 
     def _draw_boundary_before(self, batch: list[Label]) -> None:
+        """Ends the task and begins the next one if a boundary is due before the batch. A second
+        call for the same batch does nothing."""
         if self.class_index.boundary_due(batch):
             self._end_task()
             self._begin_task()
@@ -682,7 +715,8 @@ class Learner(ABC):
         return made or self._counted_scorer == self._moment
 
     def _predictor(self) -> Predictor:
-        """Returns a predictor of the current state; `_current_scorer` caches its costly piece."""
+        """Returns a predictor of the current state, which shares its tensors. Its costly piece, the
+        scorer, is cached until the learner changes."""
         if not self.steps:
             raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
         trainer = self.trainer

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class MemoryContents:
-    """Copies of the samples in a memory: `x` as they were learned, and their labels `y`."""
+    """Copies of the samples in a learner's memories: `x` as `learn` got them, without augmentation,
+    and their labels `y`."""
 
     x: Tensor
     y: Tensor | Texts
@@ -46,8 +47,9 @@ class MemoryContents:
 
 @dataclass(frozen=True)
 class RemovalReport:
-    """The result of `forget`: how many samples were removed, how many are left, and whether the
-    network unlearns them, as only a network does that is trained from the memory to predict."""
+    """The result of `Learner.forget`: how many samples were removed, how many are left, and whether
+    the network unlearns them. It does so only if the method trains it anew from the memory before
+    it predicts, as GDumb does."""
 
     samples: int
     left: int
@@ -61,23 +63,24 @@ class RemovalReport:
 
 
 def stores_of(learner: Learner) -> list[Store]:
-    """Returns the memories that a learner keeps."""
+    """Returns the parts of a learner that are memories."""
     return [part for part in learner.trainer.parts.values() if isinstance(part, Store)]
 
 
 def memory_bytes(learner: Learner) -> int:
-    """Returns the bytes of the samples in full memories."""
+    """Returns the bytes of a learner's memories when they are full."""
     return sum(store.bytes for store in stores_of(learner))
 
 
 def copy_bytes(learner: Learner) -> int:
-    """Returns the bytes of the copies of the network."""
+    """Returns the bytes of a learner's copies of the network."""
     parts = learner.trainer.parts.values()
     return sum(part.bytes for part in parts if isinstance(part, NetworkCopy))
 
 
 def contents_of(stores: Iterable[Store], classes: list[Label]) -> MemoryContents:
-    """Returns the samples of these memories, one memory after the other, in the order of slots."""
+    """Returns copies of the samples in these memories, one memory after the other, in the order of
+    slots. `classes` are the labels of the head's rows."""
     held = [(store.x[: int(store.size)], store.y[: int(store.size)]) for store in stores]
     if not held:
         return MemoryContents(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
@@ -86,7 +89,8 @@ def contents_of(stores: Iterable[Store], classes: list[Label]) -> MemoryContents
 
 
 def remove_samples(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) -> RemovalReport:
-    """Removes samples where a mask (n) over the contents of these memories is true."""
+    """Removes the samples where the mask `gone` (n), over the contents of these memories, is true.
+    Returns a report; `unlearned` is passed on to it."""
     sizes = [int(store.size) for store in stores]
     for store, part in zip(stores, torch.split(gone, sizes), strict=True):
         store.forget(part.to(store.y.device))
@@ -95,7 +99,8 @@ def remove_samples(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) ->
 
 
 def removal_mask(where: Any, kept: MemoryContents) -> Tensor:
-    """Returns a mask (n) over the kept samples, from a mask or a function of samples and labels."""
+    """Returns a mask (n) over the kept samples, from a mask or a function of samples and labels.
+    Raises an InputError if `where` gives anything else."""
     given = where(kept.x, kept.y) if callable(where) else where
     try:
         mask = torch.as_tensor(given)

@@ -1,7 +1,8 @@
 """Copies of the network: an earlier state of it, and a moving average of its weights.
 
-They are parts: they are saved with the learner, grow with the head and are captured with the step.
-No optimiser trains them. Images that they are evaluated on count in the cost of a step.
+They are stateful parts: they are saved with the learner, grow with the head and are captured with
+the step. No optimiser trains them. The cost of a step includes the images that they are evaluated
+on.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from onepass.nets.optimisers import pad_rows
 if TYPE_CHECKING:
     from onepass.learning.trainer import Trainer
 
-BufferPair = tuple[nn.Module, nn.Module, str]  # modules of copy and network, name of the buffer
+BufferPair = tuple[nn.Module, nn.Module, str]  # module of the copy, of the network, buffer's name
 Rule = float | Literal["growing", "arrivals"]  # a decay, or the name of a rule
 GROWTH = 16  # `growing` averages over the last 1 / 17 of all steps
 PART = 4  # `arrivals` averages over the last quarter
-LONGEST = 1000  # steps; no average is longer
+LONGEST = 1000  # the most steps that `growing` and `arrivals` average over
 
 
 class NetworkCopy(StatefulPart):
     """A copy of the network in evaluation mode, with its weights and BatchNorm statistics.
 
-    A call returns logits (n, C) of views, without a gradient.
+    A call returns the logits (n, C) of views (n, ...), without a gradient.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -51,11 +52,11 @@ class NetworkCopy(StatefulPart):
 
     @property
     def bytes(self) -> int:
-        """The bytes of its weights and statistics."""
+        """The bytes of the copy's weights and buffers, without those that only training uses."""
         return sum(value.numel() * value.element_size() for value in _values(self.model).values())
 
     def grow(self, rows: int) -> None:
-        """Appends rows to the head with the initial values that they have in the network."""
+        """Appends rows to the copy's head, with the initial values of the network's new rows."""
         head, held = self.network.head, self.model.head.capacity
         self.model.head.extend(head.weight[held:].detach(), head.bias[held:].detach())
 
@@ -68,21 +69,22 @@ class NetworkCopy(StatefulPart):
         self.model.load_state_dict(state["model"])
 
     def mark(self) -> dict[str, Tensor]:
-        """Returns nothing: a copy changes only after the optimiser's update, which is never
-        undone."""
+        """Returns no tensors, because a step that is undone has not changed the copy yet: a copy
+        changes only after the optimiser's update."""
         return {}
 
 
 class PreviousNetwork(NetworkCopy):
-    """A copy of the network as it was at the last boundary.
+    """A copy of the network as it was at the last task boundary. Before the first one it is the
+    untrained network.
 
     Parameters
     ----------
     at_boundaries
-        Whether to copy the network at each boundary. If false, the method calls `take_copy`.
+        Whether to copy the network at each task boundary. If false, the method calls `take_copy`.
 
     `known` is a mask (C) of the classes that the copied network knew, all false before the first
-    copy. With bf16 precision the weights are cast once, when they are copied.
+    copy. With bf16 precision the copy's weights are in bf16, cast once when they are copied.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("known",)
@@ -99,7 +101,8 @@ class PreviousNetwork(NetworkCopy):
 
     @torch.no_grad()
     def take_copy(self) -> None:
-        """Copies the current network, in place, because a captured step reads these tensors."""
+        """Copies the current network into this copy. This is in place, because a captured step
+        reads these tensors."""
         now = _values(self.network)
         for name, value in _values(self.model).items():
             value.copy_(now[name])
@@ -122,16 +125,19 @@ class WeightAverage(NetworkCopy):
 
         mean_t = mean_{t-1} + rate_t (network_t - mean_{t-1})
 
-    rate_t = max(1 - decay, 1 / (t + 1)) for a decay. It begins as the plain mean of all networks so
-    far, so that it does not stay near the initial one.
+    t counts optimiser steps from 1. The rate depends on the rule:
+
+    rate_t = max(1 - decay, 1 / (t + 1)) for a decay. The average begins as the plain mean of all
+    networks so far, so that it does not stay near the initial one.
     rate_t = max(17 / (t + 16), 1 / 1000) for `growing`. It spans the last t / 17 steps, because a
     network changes less and less, but at most 1000, because classes keep arriving.
     rate_t = max(4 / (4 + s), 1 / 1000) for `arrivals`, where s counts steps since a class arrived.
-    It spans the last s / 4 steps, so that it learns new classes soon.
+    It spans the last s / 4 steps, so that it learns new classes soon, but at most 1000.
     results/archive/averages-cifar100.md and results/best.md compare the rules.
 
     BatchNorm statistics are averaged like weights. Other buffers are copied from the network,
-    because their meaning is unknown: a mask of infinities has no mean.
+    because their meaning is unknown: a mask of infinities has no mean. `updates` is t, or s for
+    `arrivals`.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("updates",)
@@ -146,12 +152,12 @@ class WeightAverage(NetworkCopy):
 
     @torch.no_grad()
     def teacher_logits(self, views: Tensor) -> Tensor:
-        """Returns logits (n, C) of views. BatchNorm uses the statistics of these views, as in the
-        network that trains, and does not update its own."""
+        """Returns the logits (n, C) of views, without a gradient. BatchNorm uses the statistics of
+        these views, as in the network that trains, and does not update its running ones."""
         return self._batch_norm_teacher.train_forward(views)
 
     def rate(self) -> Tensor:
-        """Returns rate_t, the weight of the network in this update."""
+        """Returns rate_t, the weight of the network in the update number `updates`."""
         if self.rule == "growing":
             return ((1 + GROWTH) / (self.updates + GROWTH)).clamp(min=1 / LONGEST)
         if self.rule == "arrivals":
@@ -180,7 +186,7 @@ class WeightAverage(NetworkCopy):
 
 
 def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:
-    """Updates means to mean + rate (now - mean) with one kernel for all tensors.
+    """Updates each mean in place to mean + rate (now - mean), with one kernel for all tensors.
 
     It borrows the SGD kernel. Weight decay 1 contributes mean, `maximize` negates `now`, so that
     the gradient is mean - now, and the learning rate is `rate`."""
@@ -199,11 +205,12 @@ def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:
 
 
 class _TensorPairs:
-    """The pairs of tensors in a copy and in the network that training can change. They are found
-    once, because the search takes about as long as a step of a small network."""
+    """The pairs of a copy's tensor and the network's, for all tensors that training can change:
+    weights, BatchNorm statistics and other buffers. They are found once, because the search takes
+    about as long as a step of a small network."""
 
     def __init__(self, copied: Classifier, network: Classifier) -> None:
-        # frozen weights never change, so a copy made once stays right
+        # frozen weights never change, so the copy of them stays right
         weights = zip(copied.parameters(), network.parameters(), strict=True)
         self.weights = [pair for pair in weights if pair[1].requires_grad]
         modules = zip(copied.modules(), network.modules(), strict=True)
@@ -217,32 +224,37 @@ class _TensorPairs:
         self.others: list[BufferPair] = []
         for pair in found.values():
             _, own, name = pair
+            # a count of batches is an integer, which has no mean
             means = isinstance(own, NormLayer) and getattr(own, name).is_floating_point()
             (self.statistics if means else self.others).append(pair)
 
     def averaged(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """Yields lists of weights and statistics to average: the copy's, the network's."""
+        """Yields the weights and statistics to average: a list of the copy's and one of the
+        network's, for each dtype."""
         return _by_kind([*self.weights, *_now(self.statistics)])
 
     def copied(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """Yields lists of other buffers to copy: the copy's, the network's."""
+        """Yields the other buffers, to copy: a list of the copy's and one of the network's, for
+        each dtype."""
         return _by_kind(_now(self.others))
 
 
 def _now(buffers: list[BufferPair]) -> list[tuple[Tensor, Tensor]]:
-    """Looks up the buffers each time, because a network may replace them."""
+    """Returns the current tensors of these buffers, in pairs. They are looked up each time, because
+    a network may replace them."""
     return [(getattr(a, name), getattr(b, name)) for a, b, name in buffers]
 
 
 def _by_kind(pairs: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Yields the first and the second tensors of the pairs, grouped by dtype."""
+    """Yields a list of the first tensors and one of the second tensors of the pairs, for each
+    dtype: one kernel takes only tensors of one dtype."""
     for kind in {now.dtype for _, now in pairs}:
         same = [pair for pair in pairs if pair[1].dtype == kind]
         yield [mine for mine, _ in same], [now for _, now in same]
 
 
 def _values(model: Classifier) -> dict[str, Tensor]:
-    """Returns weights and statistics by name, each once, even if layers share it. Excludes the
-    head's buffers for training."""
+    """Returns all weights and buffers by name, each once, even if layers share it. The buffers of
+    the head that only training uses are not among them."""
     own = dict(chain(model.named_parameters(), model.named_buffers()))
     return {name: value for name, value in own.items() if name not in Head.for_training}

@@ -15,15 +15,15 @@ from onepass.base.errors import InputError
 from onepass.base.parts import Label
 from onepass.learning.class_index import Texts, labels_of
 
-PREDICTION_BATCH = {"cpu": 512, "mps": 512, "cuda": 2048}
+PREDICTION_BATCH = {"cpu": 512, "mps": 512, "cuda": 2048}  # samples in a forward pass
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A learner frozen at one moment, which only predicts.
+    """A learner's classes and scorer, which predict and do not learn.
 
-    `Learner.snapshot` returns one with its own network. Any number of threads may use it while the
-    learner goes on learning.
+    `Learner.snapshot` returns a predictor with its own network. It stays as it is while the learner
+    goes on learning, and any number of threads may use it.
     """
 
     classes: tuple[Label, ...]
@@ -40,19 +40,22 @@ class Predictor:
 
     @torch.no_grad()
     def scores(self, x: Any) -> Tensor:
-        """Returns scores (n, classes), higher for likelier classes, with columns as in
-        `classes`."""
+        """Returns scores (n, classes), higher for likelier classes, with columns in the order of
+        `classes`. Raises an InputError for invalid samples, and for values so large that the scores
+        are infinite or NaN."""
         samples = inputs.as_samples(x)
         inputs.expect_samples(samples, self.shape, self.dtype)
         devices.expect_working_threads()
         with devices.own_precision():
             scores = self._scores(samples)
-            # blame the samples only if an all-zero sample scores well, else the network diverged
+            # blame the samples only if a sample of zeros has valid scores, else the network diverged
             too_large = not _all_valid(scores) and _all_valid(
                 self._scores(torch.zeros_like(samples[:1]))
             )
         if too_large:
-            raise InputError("x holds values that are too large: their scores are not finite")
+            raise InputError(
+                "x holds values that are too large, so that scores are not finite: scale them down"
+            )
         return scores
 
     def _scores(self, samples: Tensor) -> Tensor:
@@ -70,10 +73,12 @@ class Predictor:
         return labels_of(self.scores(x).argmax(dim=1), self.classes)
 
     def independent_copy(self) -> Predictor:
-        """Returns a predictor with its own copy of the network, independent of the learner."""
+        """Returns a predictor with its own copy of the scorer, which later learning does not
+        change."""
         return replace(self, scorer=copy.deepcopy(self.scorer).requires_grad_(False))
 
 
 def _all_valid(values: Tensor) -> bool:
-    """Returns whether no score is infinite or NaN. Minus infinity is valid: an impossible class."""
+    """Returns whether no score is plus infinity or NaN. Minus infinity is valid: it marks an
+    impossible class."""
     return bool((values < torch.inf).all())

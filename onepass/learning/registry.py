@@ -22,8 +22,8 @@ class MethodFacts:
 
     `paper` and `year` are its source (year 0: no paper). `boundaries` is whether it ignores or uses
     task boundaries. `one_task` marks a reference that learns all classes as one task, which is not
-    online. `revision` increases whenever its results change: runs of two revisions are different
-    runs, and no table mixes them.
+    continual learning. `revision` increases whenever the method's results change, and no table
+    mixes runs of two revisions.
     """
 
     paper: str
@@ -53,7 +53,8 @@ def method(
     one_task: bool = False,
     revision: int = 1,
 ) -> Callable[[type[L]], type[L]]:
-    """Registers a learner class under the name that the command line and the tables use."""
+    """Returns a decorator that registers a learner class under the name `key`, which the command
+    line and the tables use. `MethodFacts` explains the other arguments."""
 
     def register(learner: type[L]) -> type[L]:
         info = MethodInfo(
@@ -73,18 +74,19 @@ def method(
 
 
 def get(key: str) -> MethodInfo:
-    """Returns a method, and imports it if necessary. Raises an error that names the nearest
-    ones."""
+    """Returns a method, and imports it if necessary. Raises an UnknownNameError, which suggests the
+    nearest name, if there is none."""
     return METHODS[key]
 
 
 def facts(key: str) -> MethodFacts | None:
-    """Returns a method's facts, or None if it is unknown. It does not import our own methods."""
+    """Returns a method's facts, or None if it is unknown. The facts of onepass's own methods are
+    read from the source, without importing them."""
     if key in METHODS.entries or key not in METHODS.declared:
         return METHODS.get(key)
     return MethodFacts(**METHODS.declared[key].facts)
 
 
 def methods() -> list[MethodInfo]:
-    """Imports and returns all methods, including those of installed packages."""
+    """Returns all methods, including those of installed packages. Imports them first."""
     return list(METHODS.all().values())

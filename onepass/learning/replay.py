@@ -15,7 +15,7 @@ from onepass.learning.memory_contents import stores_of
 from onepass.memory import Reservoir, Store
 from onepass.nets import has_training_norms, recalibrated_copy
 
-NORMALISED_BY = 1000  # samples; results/norms.md has the experiments behind these numbers
+NORMALISED_BY = 1000  # samples; results/norms.md has the experiments behind these three numbers
 NEW_ODDS = 2  # samples of the newest classes per sample of the others,
 MOST = 18  # but no newest class counts more than 18 times as much as another class
 
@@ -30,10 +30,10 @@ class WithMemory(Learner):
         The number of samples in the memory.
     norms
         The BatchNorm statistics for predictions: the `running` ones of training, or those of 1000
-        samples of the `memory`, without augmentation. Two thirds of these are of the newest task's
-        classes (fewer if these are under a tenth of all classes: one class weighs as much as 18
-        others at most). They cost a forward pass at the first scores after a step. Training does
-        not change.
+        samples of the `memory`, without augmentation. Two thirds of these samples are of the newest
+        task's classes (fewer if these are under a tenth of all classes, because one class weighs at
+        most as much as 18 others). A small memory gives samples more than once. `memory` costs a
+        forward pass at the first scores after a step. Training does not change.
     """
 
     memory: int = 1000
@@ -55,7 +55,7 @@ class WithMemory(Learner):
             self.newest = NewestClasses(self.trainer.torch_device)
 
     def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
-        """Returns the memory. Methods override it to make another kind."""
+        """Returns the memory: a reservoir, unless the method overrides it."""
         return Reservoir(self.memory, shape, dtype, rng)
 
     def scorer(self) -> nn.Module:
@@ -70,8 +70,8 @@ class WithMemory(Learner):
 
 
 class NewestClasses(StatefulPart):
-    """The classes of the newest task that has any. They are the rows from `first` on, since rows
-    are in order of arrival. A task without new classes does not change them.
+    """The classes of the newest task that brought any. They are the rows from `first` on, because
+    rows are in order of arrival. A task without new classes does not change them.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("first",)
@@ -83,20 +83,21 @@ class NewestClasses(StatefulPart):
         self.first.copy_(torch.where(new.any(), seen.sum() - new.sum(), self.first))
 
     def contains(self, y: Tensor) -> Tensor:
-        """Returns a mask (n) of the labels that belong to the newest classes."""
+        """Returns a mask (n) of the rows y that belong to the newest classes."""
         return y >= self.first
 
 
 def newest_share(old: int, known: int) -> float:
-    """Returns the share of the newest classes in the statistics, if `old` of `known` classes are
-    older."""
+    """Returns the share of samples of the newest classes in the statistics, if `old` of all `known`
+    classes are older."""
     odds = min(NEW_ODDS, MOST * (known - old) / max(1, old))
     return odds / (1 + odds)
 
 
 def mix_newest(is_new: Tensor, share: float) -> Tensor:
-    """Returns the indices of 1000 samples, a share of them where the mask `is_new` (n) is true. If
-    all samples are of one kind, all indices are of that kind. No samples give no indices."""
+    """Returns the indices of 1000 samples. A share of them is where the mask `is_new` (n) is true.
+    If the mask is true everywhere or nowhere, they are from all samples. Without samples there are
+    no indices."""
     indices = torch.arange(len(is_new), device=is_new.device)
     if not is_new.any() or is_new.all():
         return evenly_spaced(indices, NORMALISED_BY)
@@ -106,8 +107,8 @@ def mix_newest(is_new: Tensor, share: float) -> Tensor:
 
 
 def evenly_spaced(indices: Tensor, count: int) -> Tensor:
-    """Returns `count` of the indices, evenly spread, with repetitions if there are fewer. No
-    indices give none."""
+    """Returns `count` of the indices, evenly spread, with repetitions if there are fewer. If there
+    are none, it returns none."""
     if not len(indices):
         return indices
     return indices[torch.arange(count, device=indices.device) * len(indices) // count]

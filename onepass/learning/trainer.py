@@ -32,6 +32,7 @@ from onepass.learning.network_copies import Rule
 from onepass.learning.predictor import PREDICTION_BATCH
 from onepass.learning.self_distillation import SelfDistillation
 from onepass.nets import (
+    FIRST_CAPACITY,
     Classifier,
     Head,
     Precision,
@@ -48,7 +49,6 @@ from onepass.nets import (
 )
 from onepass.nets.fast import parallel
 
-FIRST_CAPACITY = 16
 Generators = dict[str, torch.Generator]
 
 
@@ -86,6 +86,7 @@ class Training:
 
 
 def linear_head(features: int, rng: torch.Generator) -> Head:
+    """Returns a linear class head, the default of methods."""
     return Head(features, FIRST_CAPACITY, rng)
 
 
@@ -99,6 +100,7 @@ class Backup(NamedTuple):
 
 
 def no_modules(features: int, rng: torch.Generator) -> dict[str, nn.Module]:
+    """Returns no further modules, the default of methods."""
     return {}
 
 
@@ -112,11 +114,13 @@ class Trainer:
     Parameters
     ----------
     make_head, extra_modules
-        Functions of the number of features that make the head and further modules to train.
+        Functions of the number of features and a generator. They return the head, and further
+        modules to train, by name.
     capturable
         Whether its steps can be captured as a CUDA graph.
     rngs
-        Generators for `initialisation`, `draws` and `augmentation`. By default the seed makes them.
+        Generators named `initialisation`, `draws` and `augmentation`. By default they are made from
+        the seed.
     """
 
     def __init__(
@@ -150,7 +154,7 @@ class Trainer:
             settings.weight_decay,
             rows=self.model.head.trainable,
         )
-        generators = dict.fromkeys(self.rngs.values())  # one may serve two purposes: list it once
+        generators = dict.fromkeys(self.rngs.values())  # list once one with two names
         capturable = capturable and can_be_captured(settings.augment)
         self._engine = execution.make_engine(
             settings.engine, capturable, self.torch_device, generators
@@ -160,7 +164,7 @@ class Trainer:
         self.side_stream = SideStream()
         # calls that add a batch to a memory, each with the tensors that it reads
         self._pending: list[tuple[Callable[[], None], tuple[Tensor, ...]]] = []
-        # whether the current step is the first, the last of the repeats on its batch
+        # whether the current step is the first of the repeats on its batch, and the last
         self.first_repeat = self.last_repeat = True
         self.unfinished = False  # whether a change that cannot be undone has begun and not ended
         # generators that a step may advance; `initialisation` draws only when the head grows
@@ -179,10 +183,11 @@ class Trainer:
             self.model.head.capacity, dtype=torch.bool, device=self.torch_device
         )
         self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
+        self.log_seen = self.seen.float().log()
 
     def attach_parts(self, parts: dict[str, StatefulPart]) -> None:
-        """Adopts the parts of a learner and adds the moving averages. From now on they are saved
-        and notified."""
+        """Takes the parts of a learner and adds the moving averages to them. From now on all are
+        saved, and notified of classes, tasks and optimiser steps."""
         self.parts = {**self.distillation.make_averages(self), **parts}
 
     def _generators(self, seed: int) -> Generators:
@@ -214,15 +219,16 @@ class Trainer:
     # ---- helpers for a step
 
     def output(self, logits: Tensor, batch: Samples, show: MakeViews = views_not_kept) -> Output:
-        """Returns the logits of a batch's views, with the row and weight of each view."""
+        """Returns the output of a batch: the logits of its views, with the row and weight of each
+        view. `show` returns the views themselves, if a teacher needs them."""
         times = self.views.per_sample
         if times == 1:
             return Output(logits, batch.y, batch.weight, show)
         return Output(logits, batch.y.repeat(times), batch.weight.repeat(times), show)
 
     def split_output(self, output: Output, *batches: Samples) -> list[Output]:
-        """Splits the output of batches that shared a forward pass, so that a step can report the
-        stream batch and the replayed one separately."""
+        """Returns the output of each batch, from the output of batches that shared a forward pass.
+        A step can then report the stream batch and the replayed one separately."""
         pieces = self.views.cut(output.logits, [len(batch.y) for batch in batches])
         return [self.output(piece, batch) for piece, batch in zip(pieces, batches, strict=True)]
 
@@ -233,22 +239,24 @@ class Trainer:
 
     @torch.no_grad()
     def features_of(self, x: Tensor, network: Classifier | None = None) -> Tensor:
-        """Returns fp32 features (n, features) of raw samples without augmentation, in evaluation
-        mode. They are the trained network's unless another network is given."""
+        """Returns fp32 features (n, features) of raw samples without augmentation. They are those
+        of the trained network in evaluation mode, unless another network is given."""
         model = self.eval_model if network is None else network
         pieces = torch.split(x, PREDICTION_BATCH[self.torch_device.type])
         found = [model.features(self.views.normalise(piece)).float() for piece in pieces]
         return torch.cat(found)
 
     def count_images(self, purpose: Literal["task ends", "scores"], images: ImageCount) -> None:
-        """Adds images that passed through a network outside of a step to the count of a purpose."""
+        """Adds images to the count of a purpose: images that passed through a network outside of a
+        step."""
         self.image_counts[purpose] = self.image_counts.get(purpose, ImageCount(0)) + images
 
     # ---- steps
 
     @property
     def eval_model(self) -> Classifier:
-        """The current network in evaluation mode. Using it does not change the trained one."""
+        """The current network in evaluation mode, as a tied copy: it shares the trained network's
+        tensors, and its use changes none of them."""
         retie(self._tied_model, self.model)
         return self._tied_model
 
@@ -268,9 +276,10 @@ class Trainer:
         self._engine.reset(other_step=True)
 
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
-        """Runs a step `repeats` times, eagerly or as a CUDA graph. The last repeat stores the batch
-        in the memory. If a step fails before the optimiser's update, generators, statistics and
-        parts are restored. If it fails later, the trainer stays `unfinished`."""
+        """Runs a step `repeats` times, eagerly or as a CUDA graph, and returns the last report. The
+        last repeat stores the batch in the memory. If a step fails before the first optimiser's
+        update, generators, statistics and parts are restored. If it fails later, the trainer stays
+        `unfinished`."""
 
         def all_repeats(x: Tensor, y: Tensor) -> Step:
             # capturing records kernels and changes no tensor, so it needs no backup
@@ -294,7 +303,8 @@ class Trainer:
             return self._engine.run(all_repeats, x, y, replaying=self._mark_unfinished)
 
     def run_once(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
-        """Makes one step and adds the distillation loss to its terms."""
+        """Makes one step and stores the batch that it kept. Returns its report, with the
+        distillation loss among the terms."""
         self.distillation.begin()
         done = self.distillation.with_term(step(x, y))
         self.finish()
@@ -305,12 +315,14 @@ class Trainer:
 
     def store_later(self, work: Callable[[], None], *used: Tensor) -> None:
         """Schedules `work`, which adds a batch to a memory and reads the tensors `used`. It runs in
-        the next `descend` or at the end of the step, but only in the last repeat."""
+        the next `descend` or at the end of the step. Does nothing unless this is the last repeat.
+        """
         if self.last_repeat:
             self._pending.append((work, used))
 
     def finish(self) -> None:
-        """Stores the pending batches and waits for those on the side stream."""
+        """Stores the pending batches, and makes the main stream wait for those that the side stream
+        is storing."""
         for work, _ in self._pending:
             work()
         self._pending.clear()
@@ -341,8 +353,8 @@ class Trainer:
             part.back_to(numbers)
 
     def optimise(self, loss: Tensor, largest_gradient: float | None = None) -> None:
-        """Makes one optimiser step on the loss plus the distillation loss. `largest_gradient` clips
-        the norm of the gradient."""
+        """Makes one optimiser step on the loss plus the distillation loss. `largest_gradient` is
+        the largest norm of the whole gradient, above which it is scaled down."""
         loss = self.distillation.add_distillation(loss, self)
         self._store_on_side_stream()
         for parameter in self.trainable:
@@ -374,7 +386,8 @@ class Trainer:
             self._mark_unfinished()
         try:
             self.optimizer.step()
-        except (TypeError, RuntimeError) as problem:  # if only some parameters have moments, say
+        except (TypeError, RuntimeError) as problem:
+            # a kernel of all parameters fails, for example, if only some of them have moments
             raise TrainingError(f"the optimiser cannot go on: {problem}") from problem
         self.model.head.restore()  # spare and frozen rows do not move
         for part in self.parts.values():
@@ -385,8 +398,9 @@ class Trainer:
 
     @contextmanager
     def undo_new_rows_if_failing(self, first: int, end: int) -> Iterator[None]:
-        """Removes the rows from `first` to `end` again if the body fails before the optimiser's
-        update. The head keeps its new capacity."""
+        """Makes room for rows up to `end`. If the body fails before the optimiser's update, the
+        rows from `first` on have no classes again, and parts are as before. The head keeps its new
+        capacity."""
         self.make_room(end)
         head = self.model.head
         # the tensors by row of the head that assigning classes changes in place
@@ -407,15 +421,15 @@ class Trainer:
             raise
 
     def make_room(self, rows: int) -> None:
-        """Doubles the head until it has this many rows."""
+        """Doubles the head's capacity until it is at least this many rows."""
         while rows > self.model.head.capacity:
             self._mark_unfinished()
             self._grow(2 * self.model.head.capacity)
             self.unfinished = False
 
     def add_rows(self, first: int, end: int, *, train: bool = True) -> None:
-        """Assigns classes to the rows from `first` to `end`. With `train` false they keep their
-        initial values."""
+        """Marks the rows from `first` up to, but not including, `end` as those of new classes. With
+        `train` false they keep their initial values."""
         self.make_room(end)
         rows = slice(first, end)
         self.seen[rows] = True
@@ -427,7 +441,8 @@ class Trainer:
         self.classes_changed()
 
     def new_task(self) -> None:
-        """Makes the new classes old. A frozen head stops training."""
+        """Makes the new classes old and notifies the parts. If the setting `head` is `frozen`, the
+        head trains no further."""
         self.new.zero_()
         if self.settings.head == "frozen":
             self.model.head.hold()
@@ -436,7 +451,9 @@ class Trainer:
         self.classes_changed()
 
     def classes_changed(self) -> None:
+        """Updates the mask of old classes, and gives the parts the masks."""
         torch.logical_and(self.seen, ~self.new, out=self.old)
+        self.log_seen.copy_(self.seen.log())
         for part in self.parts.values():
             part.classes_are(self.seen, self.new)
 
@@ -451,6 +468,7 @@ class Trainer:
         self.seen = optimisers.pad_rows(self.seen, extra)
         self.new = optimisers.pad_rows(self.new, extra)
         self.old = optimisers.pad_rows(self.old, extra)
+        self.log_seen = self.seen.float().log()
         for part in self.parts.values():
             part.grow(capacity)
 
@@ -472,7 +490,8 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any], steps: int) -> None:
-        """Resumes from the state of a trainer with the same settings and rows after `steps`."""
+        """Loads the state of a trainer with the same settings and rows, as it was after `steps`
+        steps."""
         self.new.copy_(state["new"])
         self.classes_changed()
         self.model.load_state_dict(state["model"])

@@ -1,4 +1,4 @@
-"""The traits of a method, which the learner, the checks and the tables read."""
+"""The traits of a method: properties that the learner, the checks and the tables need to know."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ class Traits:
     Parameters
     ----------
     exempt
-        Checks that do not apply, each with the reason.
+        Names of checks of `onepass check` that the method is not expected to pass, each with the
+        reason.
     unsupported
-        Settings that must keep their defaults, each with the reason.
+        Names of settings that must keep their defaults, each with the reason.
     quick
-        Settings with which a test takes seconds.
+        Settings and values with which a test takes seconds.
     near_fine_tuning
-        Whether its accuracy is near that of fine-tuning, by design, if classes do not come back.
+        Whether the method, by design, is hardly more accurate than fine-tuning if classes do not
+        come back.
     capturable
         Whether a step can be captured as a CUDA graph.
     later_steps_differ
-        Whether a step may depend on whether this is the first task.
+        Whether a step may do something else from the second task on than in the first.
     trains_to_score
-        Whether it trains a network to predict. A run then scores it only at the end by default.
+        Whether the method trains a network each time that it predicts after learning. A run then
+        scores it only at the end by default.
     least_memory
-        The smallest `memory` in samples.
+        The smallest valid `memory`, in samples.
     """
 
     exempt: Mapping[str, str] = field(default_factory=dict)

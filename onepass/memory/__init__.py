@@ -1,5 +1,5 @@
 """Replay memories: which samples they keep, and how a batch is drawn from them. Modules here import
-only `base`."""
+only each other and `base`."""
 
 from onepass.memory.balanced import BalancedMemory
 from onepass.memory.fill_first import FillFirst

@@ -13,24 +13,27 @@ from onepass.base.errors import CheckpointError
 from onepass.memory.sampling import nth_true
 from onepass.memory.store import Store
 
-UNKNOWN = -1
+UNKNOWN = -1  # in place of the count of a class without samples so far
 
 
 class BalancedMemory(Store):
-    """A memory that gives every class the same share of its capacity, if it has enough samples.
+    """A memory that gives every class the same share of its capacity, as far as samples suffice.
 
-    It takes samples one after the other. Let k be the number of classes it knows. It stores a
-    sample if its class is unknown or holds fewer than capacity // k samples. If the memory is full,
-    the sample replaces a random one of the largest class (in a tie, the class of the first row).
+    It takes samples one after the other. Let k be the number of classes that it knows: those that
+    it has stored a sample of. It stores a sample if the class is unknown or holds fewer than
+    capacity // k samples, and drops it otherwise. If the memory is full, the sample replaces a
+    random one of the largest class (in a tie, the class with the first row in the head).
 
     With enough samples, classes that arrive one after the other fill the memory, and their counts
     differ by at most one. Classes that arrive together hold capacity // k each, and the remaining
     slots stay empty.
 
+    `held` is the number of stored samples of each row, or -1 if the row's class is unknown.
+
     Parameters
     ----------
     rows
-        The number of rows of the head. The memory grows with it.
+        The number of rows of the head. `held` grows with it.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("size", "held")
@@ -53,7 +56,8 @@ class BalancedMemory(Store):
         self.write(slots.masked_fill(overwritten, self.capacity), x, y, **fields)
 
     def forget(self, chosen: Tensor) -> None:
-        """Removes samples. A class that loses all becomes unknown, and the others get its share."""
+        """Removes the samples where a mask over the occupied slots is true. A class that loses all
+        its samples becomes unknown, and the others get its share."""
         super().forget(chosen)
         counts = torch.bincount(self.y[: int(self.size)], minlength=len(self.held))
         self.held.copy_(counts.masked_fill(counts == 0, UNKNOWN))
@@ -73,11 +77,12 @@ class BalancedMemory(Store):
             raise CheckpointError(f"{name}.held does not match the counts of the stored samples")
 
     def _choose_slot(self, y: Tensor, uniform: Tensor) -> Tensor:
-        """Returns the slot of one sample, or `capacity` if it is dropped. Updates labels and
-        counts, so that the next sample sees it as stored."""
+        """Returns the slot (1) of one sample, or `capacity` if it is dropped. Updates labels and
+        counts, so that the next sample sees it as stored. `uniform` (1) chooses which sample it
+        replaces."""
         own = self.held.index_select(0, y)
         quota = self.capacity // (self.held > UNKNOWN).sum().clamp(min=1)
-        accepted = own < quota  # an unknown class, held = -1, is below any quota
+        accepted = own < quota  # an unknown class (-1) is below every quota
         evicting = accepted & (self.size == self.capacity)
 
         # the sample to replace: a random one of the largest class

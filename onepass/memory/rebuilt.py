@@ -1,5 +1,9 @@
-"""The two halves of a memory that is rebuilt when a task ends: the samples chosen so far, and the
-candidates of the current task."""
+"""The two memories of a method that chooses its samples anew when a task ends.
+
+`RebuiltMemory` holds the samples that were chosen from all tasks so far. Its content changes only
+when a task ends, all at once. `TaskReservoir` collects random samples of the current task, from
+which the method chooses. It is empty again when the next task begins.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from onepass.memory.reservoir import Reservoir
 
 
 class RebuiltMemory(FillFirst):
-    """A memory whose samples are all replaced at once. It saves all slots, so that its state always
-    has the same size."""
+    """A memory whose samples are all replaced at once, by `replace`. A saved state has all slots,
+    so that it always has the same size."""
 
     def replace(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """Empties the memory and stores these samples."""
@@ -23,7 +27,8 @@ class RebuiltMemory(FillFirst):
 
 
 class TaskReservoir(Reservoir):
-    """A reservoir of the current task, emptied at each boundary. It saves all slots, too."""
+    """A reservoir of the current task, emptied at each task boundary. A saved state has all slots,
+    so that it always has the same size."""
 
     def new_task(self) -> None:
         self.size.zero_()

@@ -15,10 +15,11 @@ MOST_OFFERED = 2**62  # below the overflow of int64
 
 
 class Reservoir(Store):
-    """A reservoir that keeps every offered sample with equal probability, capacity / offered.
+    """A reservoir that keeps every offered sample with equal probability: 1 until it is full, then
+    capacity / offered.
 
-    `forget` scales the count of offered samples down by the fraction that it removes. The next
-    samples fill the free slots, and then random replacement goes on.
+    `offered` is the number of samples offered so far. `forget` scales it down by the fraction that
+    it removes. The next samples fill the free slots, and then random replacement goes on.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("size", "offered")
@@ -28,9 +29,10 @@ class Reservoir(Store):
         self.offered = torch.zeros((), dtype=torch.int64, device=self.rng.device)
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """Offers a batch. The k-th sample of the stream draws a random slot out of k and is dropped
-        if the slot is past the capacity. If two samples of a batch draw the same slot, the later
-        one stays, as if they had come one after the other."""
+        """Offers a batch. A sample takes the next free slot. If there is none, the k-th sample of
+        the stream draws a random slot out of k, and is dropped if the slot is past the capacity. If
+        two samples of a batch get the same slot, the later one stays, as if they had come one after
+        the other."""
         if is_on_host(self.offered):
             self._add_on_host(x, y, **fields)
         else:
@@ -39,28 +41,31 @@ class Reservoir(Store):
         self._count_offered(len(y))
 
     def _add_on_host(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """Does the same on the CPU, where reading numbers is cheap. Late in a stream it writes
-        nothing for most batches, because none of their samples is kept."""
+        """Stores the same samples in the same slots on the CPU, where reading numbers is cheap.
+        Late in a stream most batches write nothing, and others a sample or two, so that a loop over
+        samples is faster than one write."""
         offered, size = int(self.offered), int(self.size)
         slots = (
             size + i if size + i < self.capacity else int(uniform * (offered + i + 1))
             for i, uniform in enumerate(self._uniform(len(y)).tolist())
         )
+        # a later sample of the batch with the same slot overwrites an earlier one
         last = {slot: i for i, slot in enumerate(slots) if slot < self.capacity}
-        if last:
-            chosen = torch.tensor(list(last.values()))
-            kept = {name: values[chosen] for name, values in fields.items()}
-            self.write(torch.tensor(list(last)), x[chosen], y[chosen], **kept)
+        for slot, i in last.items():
+            self.x[slot], self.y[slot] = x[i], y[i]
+            for name, values in fields.items():
+                self.fields[name][slot] = values[i]
 
     def _uniform(self, count: int) -> Tensor:
         device = self.rng.device
         return torch.rand(count, generator=self.rng, device=device, dtype=widest_float(device))
 
     def _slots(self, number: Tensor, accept: Tensor | None = None) -> Tensor:
-        """Returns the slot of each sample, by its number in the batch from 1. Samples that are not
-        accepted go to the scratch row behind the last slot, which keeps shapes static."""
-        k = self.offered + number  # in the stream                                (b)
-        free = self.size + number  # k, unless samples were removed               (b)
+        """Returns the slot of each sample. `number` is its position in the batch from 1, not
+        counting samples that are not accepted. Samples that are dropped, overwritten or not
+        accepted get the scratch row behind the last slot, which keeps shapes static."""
+        k = self.offered + number  # position in the stream                       (b)
+        free = self.size + number  # k, unless `forget` removed samples           (b)
         random_slot = (self._uniform(len(k)) * k).long()
         slot = torch.where(free <= self.capacity, free - 1, random_slot)
         if accept is not None:

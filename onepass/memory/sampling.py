@@ -1,12 +1,13 @@
-"""Sampling without replacement, with static shapes and without host synchronisation. The cost does
-not depend on the population; a draw from some classes also scans the labels once.
+"""Sampling without replacement, with static shapes and without host synchronisation.
 
-A random permutation of the memory would cost more for a larger memory. A draw whose length depends
-on the stored samples would make the host wait for the device.
+The cost depends on the number of samples drawn, not on the size of the memory. A random permutation
+of the memory would cost more for a larger memory. A draw whose length depends on the stored samples
+would make the host wait for the device.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,29 +17,32 @@ from torch import Tensor
 from onepass.base.devices import is_on_host, widest_float
 
 Array = np.ndarray[Any, Any]
-OVERSAMPLING = 4
+OVERSAMPLING = 4  # integers drawn with replacement for each one wanted
 FEW = 4  # populations; more are drawn in parallel on the device
 NEVER = 2.0  # above every uniform number
 
 
 def draw_distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draws `count` distinct integers below `population`, each subset with equal probability. For
-    a tensor of several populations it makes one draw each, along a last dimension.
+    """Draws `count` distinct integers from 0 to `population` - 1, each subset with equal
+    probability. `population` is a tensor on the generator's device. If it has several numbers, each
+    gets its own draw, along a last dimension.
 
-    `population` is on the device. If it is smaller than `count`, each of its integers comes once,
-    and the rest repeats them. Returns the integers and a mask that is true where an integer is
-    genuine, not a repetition. An empty population gives zeros, none of them genuine.
+    Returns the integers in random order and a mask that is true where an integer is genuine, not a
+    repetition. If the population is smaller than `count`, each of its integers comes once, and then
+    repetitions follow. An empty population gives zeros, none of them genuine.
 
-    Small populations are listed and shuffled. From larger ones, 4 `count` integers are drawn with
-    replacement, and a random `count` of the distinct ones is kept. The probability that fewer than
-    `count` are distinct is below 1e-30 for counts from 32 up; missing ones count as repetitions.
+    Populations up to 4 `count` are listed and shuffled. From larger ones, 4 `count` integers are
+    drawn with replacement, and a random `count` of the distinct ones is kept. The probability that
+    fewer than `count` are distinct is below 1e-30 for counts from 32 up; missing ones count as
+    repetitions.
     """
     pool, device = OVERSAMPLING * count, population.device
     shape = (2, *population.shape, pool)
     # `uniform` draws with replacement; the distinct integers with the smallest `key` are kept
-    uniform, key = torch.rand(shape, generator=rng, device=device, dtype=widest_float(device))
+    both = torch.rand(shape, generator=rng, device=device, dtype=widest_float(device))
     if is_on_host(population) and population.numel() <= FEW:
-        return _draw_distinct_on_host(count, population, uniform.numpy(), key.numpy())
+        return _draw_distinct_on_host(count, population, *both.numpy())
+    uniform, key = both
     many = population.unsqueeze(-1)
     listed = torch.arange(pool, device=device, dtype=torch.int32)
     cycled = listed % many.clamp(min=1)  # all integers below `many`, repeatedly
@@ -47,7 +51,7 @@ def draw_distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple
     fresh = listed < many  # true where an integer is listed first
     behind = fresh[..., 1:]  # a sorted draw that equals its neighbour is a repetition
     behind &= drawn[..., 1:] != drawn[..., :-1]
-    # repetitions sort behind genuine integers, in their order
+    # keys of repetitions are above all others and increase, so that they sort last in a fixed order
     key, chosen = torch.where(fresh, key, NEVER + listed).topk(count, largest=False, sorted=True)
     return drawn.gather(-1, chosen).to(population.dtype), key < NEVER
 
@@ -55,8 +59,8 @@ def draw_distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple
 def _draw_distinct_on_host(
     count: int, population: Tensor, uniform: Array, key: Array
 ) -> tuple[Tensor, Tensor]:
-    """Draws the same integers bit for bit on the CPU, with NumPy, one population after another.
-    For few populations this takes half the time."""
+    """Returns the same integers and mask as `draw_distinct`, bit for bit, computed with NumPy on
+    the CPU, one population after another. For few populations this takes half the time."""
     if not population.ndim:
         drawn, genuine = _draw_once_on_host(count, int(population), uniform, key)
         return torch.from_numpy(drawn), torch.from_numpy(genuine)
@@ -68,24 +72,30 @@ def _draw_distinct_on_host(
 
 
 def _draw_once_on_host(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Array]:
-    """Draws from one population of `many`. Overwrites `key`."""
-    if many <= len(key):
-        drawn = np.arange(len(key)) % max(many, 1)
-        key[many:] = np.arange(NEVER + many, NEVER + len(key))
+    """Returns the integers and the mask of one population, of size `many`. Overwrites `key`."""
+    pool = len(key)
+    late = _late_keys(pool)
+    if many <= pool:
+        drawn = np.arange(pool) % max(many, 1)
+        key[many:] = late[many:]
     else:
         drawn = (uniform * many).astype(np.int64)
         drawn.sort()
-        repeated = np.flatnonzero(drawn[1:] == drawn[:-1]) + 1
-        key[repeated] = NEVER + repeated
+        np.putmask(key[1:], drawn[1:] == drawn[:-1], late[1:])
     chosen = key.argsort()[:count]
-    return drawn[chosen], key[chosen] < NEVER
+    return drawn.take(chosen), key.take(chosen) < NEVER
+
+
+@lru_cache
+def _late_keys(pool: int) -> Array:
+    """Returns the keys of repetitions, which sort behind genuine integers, in their order."""
+    return np.arange(NEVER, NEVER + pool)
 
 
 def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
-    """Returns the position of the rank-th true entry of a mask for each rank, counted from 0.
-    `counts` is the cumulative sum of the mask.
-
-    A rank past the last true entry gives the length of the mask; the caller masks it out.
+    """Returns for each rank, counted from 0, the position of the true entry of this rank in a mask.
+    `counts` is the cumulative sum of the mask. A rank past the last true entry gives the length of
+    the mask, which is no position.
 
     >>> counts = torch.tensor([0, 1, 1, 0, 1]).cumsum(0)
     >>> nth_true(counts, torch.tensor([0, 2]))
@@ -93,4 +103,4 @@ def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
     """
     return torch.searchsorted(
         counts, ranks.to(counts.dtype), right=True
-    )  # the first with counts > rank
+    )  # the first position where counts > rank

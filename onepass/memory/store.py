@@ -1,5 +1,5 @@
-"""Samples in numbered slots, and random draws from them. Its subclasses decide which samples to
-store and which to replace."""
+"""The base class of memories: samples in numbered slots, and random draws from them. Subclasses
+decide which samples to store and which to replace."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from onepass.memory.sampling import draw_distinct, nth_true
 
 
 class Store(StatefulPart, ABC):
-    """A store of raw samples, their rows in the head, and further fields of a method.
+    """A memory of raw samples `x`, their rows in the head `y`, and further `fields` of a method.
 
-    Writing and drawing use only device operations of static shape. Samples that are not stored are
-    written to a scratch row behind the last slot.
+    Slots 0 to `size` - 1 are occupied. Writing and drawing use only device operations of static
+    shape, so samples to drop are written too: to a scratch row behind the last slot.
 
     Parameters
     ----------
@@ -32,10 +32,10 @@ class Store(StatefulPart, ABC):
     shape, dtype
         The shape and dtype of a sample.
     rng
-        The generator of draws. Its device is the store's device.
+        The generator of draws. Its device is the memory's device.
     fields
-        Further values to keep for each sample: an example tensor of the right shape and dtype, by
-        name.
+        Further values to store for each sample: by name, a tensor with the shape and dtype of one
+        sample's value.
     per_class
         The names of the fields whose last dimension is the head's rows. They grow with the head.
     """
@@ -57,18 +57,22 @@ class Store(StatefulPart, ABC):
         try:
             self.x = torch.zeros(capacity + 1, *shape, dtype=dtype, device=rng.device)
         except (RuntimeError, MemoryError):
-            raise InputError(f"there is no room here for a memory of {capacity} samples") from None
+            raise InputError(
+                f"there is no room here for a memory of {capacity} samples: choose a smaller one"
+            ) from None
         self.y = torch.zeros(capacity + 1, dtype=torch.int64, device=rng.device)
         self.fields = {
             name: torch.zeros(capacity + 1, *example.shape, dtype=example.dtype, device=rng.device)
             for name, example in (fields or {}).items()
         }
         self.size = torch.zeros((), dtype=torch.int64, device=rng.device)
+        # 1, 2, ..., the number of slots up to each one, for groups that are the rest of others
         self._upto = torch.arange(1, capacity + 2, dtype=torch.int32, device=rng.device)
 
     @abstractmethod
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """Offers samples of the stream, which the memory may store or drop."""
+        """Offers samples of the stream, which the memory may store or drop, with a value for each
+        field."""
 
     def grow(self, rows: int) -> None:
         for name in self.per_class:
@@ -86,12 +90,13 @@ class Store(StatefulPart, ABC):
 
     @property
     def bytes(self) -> int:
-        """The bytes of a full memory."""
+        """The bytes of the samples and fields of a full memory."""
         columns = self._columns.values()
         return self.capacity * sum(column[0].numel() * column.element_size() for column in columns)
 
     def write(self, slots: Tensor, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """Writes samples into slots, which are distinct except for the scratch row, `capacity`."""
+        """Writes samples into slots, without changing `size`. Slots are distinct, except that any
+        number of samples may go to the scratch row, slot `capacity`."""
         self.x[slots] = x
         self.y[slots] = y
         for name, values in fields.items():
@@ -100,22 +105,24 @@ class Store(StatefulPart, ABC):
     def draw_slots(
         self, count: int, groups: Sequence[Tensor | None] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Draws distinct random slots. Returns them with a mask of the genuine ones, as does
-        `draw_distinct`. With groups it draws a row of slots per group, from the samples of its
-        classes. A group is a mask over the head's rows. None means all classes that are in no other
-        group, which is cheaper than a mask."""
+        """Draws `count` distinct occupied slots at random. Returns them with a mask of the genuine
+        ones, as `draw_distinct` does.
+
+        With `groups` it draws `count` slots for each group of classes, (groups, count). A group is
+        a mask over the head's rows. One group may be None: all classes that are in no other group,
+        which is cheaper than a mask. This scans the labels once per mask."""
         if groups is None:
             return draw_distinct(count, self.size, self.rng)
-        counts = self._counts(groups)  # running counts of each group's samples  (groups, slots)
+        counts = self._counts(groups)  # each group's samples up to a slot (groups, slots)
         last = (self.size.view(1) - 1).clamp(min=0)
-        # the number of samples of each group                                    (groups)
+        # the number of samples of each group                           (groups)
         held = counts.index_select(1, last).squeeze(1) * (self.size > 0)
         ranks, genuine = draw_distinct(count, held, self.rng)  # ranks within each group
         return nth_true(counts, ranks).clamp(max=self.capacity), genuine
 
     def draw_independent_slots(self, draws: int, count: int) -> tuple[Tensor, Tensor]:
-        """Makes several independent draws of distinct slots, (draws, count). Returns them with a
-        mask of the genuine ones."""
+        """Makes independent draws of `count` distinct slots each. Returns the slots (draws, count)
+        with a mask of the genuine ones."""
         return draw_distinct(count, self.size.expand(draws), self.rng)
 
     def _counts(self, groups: Sequence[Tensor | None]) -> Tensor:
@@ -129,17 +136,17 @@ class Store(StatefulPart, ABC):
         return counts
 
     def _count(self, group: Tensor, out: Tensor) -> Tensor:
+        """Returns one group's row of `_counts`, written into `out`."""
         members = group.int().index_select(0, self.y)
         return torch.cumsum(members, 0, dtype=torch.int32, out=out)
 
     def samples_at(self, slots: Tensor, genuine: Tensor, fallback: Samples) -> Samples:
-        """Returns the samples in these slots, with weight 0 where they are not genuine. If the
-        first is not, there was nothing to draw, and the fallback's samples pad the batch."""
+        """Returns the samples in these slots, with weight 0 where they are not genuine. If none is
+        genuine, there was nothing to draw, and the batch has the fallback's samples at weight 0."""
         x, y = self.x.index_select(0, slots), self.y.index_select(0, slots)
-        some = genuine[:1]
-        if not (
-            is_on_host(some) and some.tolist() == [True]
-        ):  # on the CPU, skip the fallback if unused
+        some = genuine[:1]  # genuine slots come first in a draw
+        # on a GPU, reading `some` would wait for the device, so the fallback is always computed
+        if not (is_on_host(some) and some.tolist() == [True]):
             cycle = torch.arange(len(slots), device=slots.device) % len(fallback.y)
             y = torch.where(some, y, fallback.y.index_select(0, cycle))
             some = some.view(-1, *[1] * (x.ndim - 1))
@@ -147,14 +154,16 @@ class Store(StatefulPart, ABC):
         return Samples(x, y, genuine.to(fallback.weight.dtype))
 
     def draw(self, count: int, fallback: Samples, among: Tensor | None = None) -> Samples:
-        """Draws `count` distinct samples, from the classes `among` if given. Missing ones are
-        repetitions of weight 0, or samples of the fallback while there is nothing to draw from."""
+        """Returns `count` distinct random samples. `among`, a mask over the head's rows, restricts
+        the draw to some classes. If there are too few samples, repetitions of weight 0 follow. If
+        there is none, all are samples of the fallback, at weight 0."""
         slots, genuine = self.draw_slots(count, None if among is None else [among])
         return self.samples_at(slots.view(-1), genuine.view(-1), fallback)
 
     def forget(self, chosen: Tensor) -> None:
-        """Removes the samples where a mask over the occupied slots is true. The others move to the
-        front, so that later samples fill the free slots, which are set to zero."""
+        """Removes the samples where the mask `chosen` over the occupied slots is true. The others
+        move to the front, and the freed slots are set to zero, so that nothing of a removed sample
+        stays."""
         stays = torch.nonzero(~chosen).flatten()
         for column in self._columns.values():
             staying = column.index_select(0, stays)
@@ -169,7 +178,7 @@ class Store(StatefulPart, ABC):
         return {name: torch.zeros_like(value) for name, value in state.items()}
 
     def saved_slots(self, size: int) -> int:
-        """Returns how many slots to save when `size` samples are stored."""
+        """Returns how many slots a state saves when `size` samples are stored."""
         return size
 
     def state_dict(self) -> dict[str, Any]:
@@ -178,8 +187,8 @@ class Store(StatefulPart, ABC):
         return {**super().state_dict(), **columns}
 
     def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:
-        """Raises a CheckpointError unless a saved state has `size` samples of known rows that
-        fit."""
+        """Raises a CheckpointError unless a saved state fits: at most `capacity` samples, of this
+        shape and dtype, whose rows in the head are below `classes`."""
         size = expect_number(saved.get("size"), 0, self.capacity, f"{name}.size")
         slots = self.saved_slots(size)
         columns = {name: column[:slots] for name, column in self._columns.items()}
@@ -192,6 +201,6 @@ class Store(StatefulPart, ABC):
             column[: len(state[name])] = state[name].to(column.device)
 
     def mark(self) -> dict[str, Tensor]:
-        """Returns nothing: samples are stored after the optimiser's update, which is never
-        undone."""
+        """Returns no tensors, because a step that is undone has stored nothing yet: samples are
+        stored after the optimiser's update."""
         return {}

@@ -1,7 +1,9 @@
-"""One file for each method, and one import for each file below: the table of contents. A method
-imports `learning`, `memory`, `nets` and `functional`, but no other method. There are two
-exceptions: `ocm_gsa` joins two methods, and `gsa_variants` holds the settings of `gsa` beyond its
-paper.
+"""The methods, one file each. The imports below are the table of contents; `finetune` also has
+`Joint`.
+
+A method imports from `base`, `functional`, `learning`, `memory` and `nets`, but from no other
+method. There is one exception: `ocm_gsa` joins two methods. `gsa_variants` is not a method. It
+implements the settings of `gsa` that its paper's objective does not need.
 """
 
 from typing import TYPE_CHECKING

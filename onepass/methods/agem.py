@@ -1,5 +1,5 @@
 """Averaged gradient episodic memory: a step on the stream batch must not, to first order, raise the
-loss on samples of the memory.
+mean loss on a draw from the memory.
 
 Paper: Chaudhry et al., "Efficient Lifelong Learning with A-GEM", ICLR 2019. g is the gradient of
 the stream batch X^new, r that of a draw X^buf from the memory, both at the same parameters:
@@ -8,14 +8,16 @@ the stream batch X^new, r that of a draw X^buf from the memory, both at the same
     g~ = g - min(g.r, 0) / (r.r) r     from the second task on; g itself in the first
     theta <- optimiser(theta, g~)
 
-Hence g~.r >= 0. If g and r are in conflict, g~.r = 0; if not, g~ = g.
+Hence g~.r >= 0 from the second task on. If g and r are in conflict (g.r < 0), g~.r = 0. If not, g~
+is g.
 
 Decisions:
 
 - The guarantee holds for g~ only. Adam's moments and the coupled weight decay come after the
   projection and are not projected.
-- In the first task, and while the memory is empty, r is computed but not used, because a captured
-  step has one shape. BatchNorm's running statistics see that forward pass too.
+- In the first task, and while the memory is empty, r is computed but does not change g. A step that
+  is captured as a CUDA graph cannot leave it out. BatchNorm's running statistics see that forward
+  pass too.
 - Rows of a frozen head do not move, so they take no part in g.r and r.r.
 
 Departures:
@@ -28,8 +30,8 @@ Departures:
 - From RaptorMai's code: no reduced ResNet18. Images are augmented unless `augment` is none, and
   short last batches are trained. The GSA authors' choices are unknown.
 
-The method never trains on the memory. It only removes a component from the gradient, so an accuracy
-near that of fine-tuning is what it reaches on class-incremental streams.
+The method never trains on the memory. It only removes a component from the gradient, so on
+class-incremental streams its accuracy is near that of fine-tuning, as expected.
 Cost: batch + replay images, forward and backward, in two passes (BatchNorm sees them apart), and
 two dot products over all parameters. Kept: raw samples and labels.
 """
@@ -52,7 +54,9 @@ from onepass.nets import add_gradients, zero_frozen_rows
 
 
 def project(gradient: list[Tensor], reference: list[Tensor], applies: Tensor) -> list[Tensor]:
-    """Returns g~ = g - min(g.r, 0) / (r.r) r where it `applies`, else g; also g where r is 0.
+    """Returns g~ = g - min(g.r, 0) / (r.r) r if `applies` is true, else g. If r is 0, it is g too.
+
+    `gradient` is g and `reference` is r, one tensor for each parameter.
 
     >>> g, r = torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 1.0])
     >>> project([g], [r], torch.tensor(True))
@@ -108,7 +112,7 @@ class AGEM(Replay):
         replay_loss = cross_entropy(replay_out, among=self.seen)  # 0 if the memory is empty
         r = zero_frozen_rows(self.model, self.trainer.gradients(replay_loss))
 
-        later_task = self.old.any()
+        later_task = self.old.any()  # an old class exists: this is not the first task
         self.keep(x, y)
-        self.trainer.descend_along(project(g, r, applies=later_task))  # g~
+        self.trainer.descend_along(project(g, r, applies=later_task))  # along g~, projected
         return Step.of(stream_loss, stream_out, replay=replay_loss)

@@ -1,5 +1,5 @@
-"""Adversarial Shapley value experience replay (ASER): replay the stored samples that the new ones
-endanger, and keep those that help to classify the memory.
+"""Adversarial Shapley value experience replay (ASER): replay the stored samples that are close to
+new samples of other classes, and keep those that help to classify the memory.
 
 Paper: Shim et al., "Online Class-Incremental Continual Learning with Adversarial Shapley Value",
 AAAI 2021, variant ASER_mu. The value of a candidate for an evaluation sample j is its Shapley value
@@ -13,30 +13,31 @@ Retrieval draws candidates C and an evaluation set E from the memory, disjoint a
     replay the highest of   E_{j in E} s_j(i) - E_{j in X^new} s_j(i)   over i in C
     L = E_{X^new u X^buf} -log p_y                             one mean over all
 
-Update: E is again a class-balanced draw from the memory. Stream samples join it if the share of
-their class in the memory is below a threshold drawn from U(0, 1 / classes). The candidates are
-other random samples of the memory and X^new. The |X^new| candidates with the lowest sum_{j in E}
-s_j(i) are dropped: each stream sample above them replaces a stored sample among them.
+Update: E is again a class-balanced draw from the memory. A stream sample joins E if its class has a
+share of the memory below a threshold, which is drawn from U(0, 1 / classes seen) once a batch. The
+candidates are other random samples of the memory and X^new. The |X^new| candidates with the lowest
+sum_{j in E} s_j(i) are dropped: each stream sample above them replaces a stored sample among them.
 
 The n_s trap: the authors draw n_s samples of each class (9 on CIFAR10, 2 on CIFAR100) and replay
 10. With few classes that pool is smaller than the 64 replayed here (18 in CIFAR10's first task).
 All of it would be replayed and nothing chosen. Here the pool has a fixed size, dealt evenly over
 the classes: n_s = `pool` / stored classes, and `pool` is at least `replay`. The two disjoint draws
 take 2 `pool` samples. In a smaller memory each takes half of it. There are still at least `replay`
-candidates for replay if the memory has them. Below 2 `replay` samples the choice is only class
-balance. In the update E must not outnumber the stored candidates, or new classes would never enter.
-A stored sample's value is about the ratio of the two numbers, a newcomer's at most about 1.
+candidates for replay if the memory has more samples than that. In a memory of 2 `replay` samples or
+fewer, every candidate is replayed, so the draw only balances the classes. In the update E must not
+outnumber the stored candidates, or new classes would never enter. A stored sample's value is about
+|E| / stored candidates, a newcomer's at most about 1.
 
-Decisions: while a slot is free the method is `er` with one mean. If a batch fills the memory, its
-remaining samples go through the update. Features are computed from plain images in evaluation mode;
-in the update, after the optimiser's step. In a tie the stored sample stays. With n < K candidates
-s_j(n) = e_n / K, which is the exact value.
+Decisions: while a slot is free the method is `er` with `loss="mean"`. If a batch fills the memory,
+its remaining samples go through the update. Features are computed from plain images in evaluation
+mode; in the update, after the optimiser's step. In a tie the stored sample stays. With n < K
+candidates s_j(n) = e_n / K, which is the exact value.
 Departures from the authors' code: the pool, see above. Features are not computed twice. There is no
 extra backward pass with a discarded gradient (its forward passes move BatchNorm's statistics).
 Adversarial retrieval begins with the first full memory, not one batch later. Softmax and threshold
 use the classes seen so far, not all of the dataset. The authors use no augmentation.
-Cost: batch + replay images, forward and backward, and 2 (2 `pool` + batch) forward, from the first
-step on. Kept: raw samples and labels.
+Cost: batch + replay images, forward and backward, and 2 (2 `pool` + batch) forward, also before the
+memory is full. Kept: raw samples and labels.
 """
 
 from __future__ import annotations
@@ -61,16 +62,16 @@ def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:
     """Returns the Shapley values of candidates (columns) for evaluation samples (rows) in a vote of
     the k nearest, (j, n).
 
-    `match` (j, n) says where labels agree. A candidate with infinite distance and no match takes no
-    part.
+    `match` (j, n) is true where the two labels agree. A candidate takes no part if its distance is
+    infinite and it matches nothing.
 
     >>> knn_shapley(torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[True, False, True]]), k=1)
     tensor([[ 0.8333, -0.1667,  0.3333]])
     """
     order = distance.argsort(dim=1, stable=True)  # nearest first                        (j, n)
     ordered = F.pad(match.gather(1, order).float(), (0, 1))  # e_m, and e_{n+1} = 0  (j, n + 1)
-    rank = torch.arange(1, distance.shape[1] + 1, device=distance.device)  # m
-    # s(m) - s(m + 1)                                                                    (j, n)
+    rank = torch.arange(1, distance.shape[1] + 1, device=distance.device)  # rank m
+    # differences of the header's equation: s(m) - s(m + 1)                              (j, n)
     steps = -ordered.diff(dim=1) * (rank.clamp(max=k) / (k * rank))
     # cumulative sum from the far end: torch.cumsum is not deterministic on a GPU
     values = steps @ (rank.unsqueeze(1) >= rank).float()
@@ -78,8 +79,8 @@ def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:
 
 
 def distances(evaluation: Tensor, candidates: Tensor) -> Tensor:
-    """Returns squared distances (j, n), less a constant for each evaluation sample: enough to sort
-    by."""
+    """Returns squared distances (j, n) minus the squared length of each evaluation sample. Within a
+    row this does not change the order."""
     return torch.addmm(candidates.square().sum(dim=1), evaluation, candidates.T, alpha=-2)
 
 
@@ -92,8 +93,8 @@ def shapley(evaluation: Samples, candidates: Samples, k: int) -> Tensor:
 
 
 def replacements(value: Tensor, stored: int) -> Tensor:
-    """Returns, for each newcomer, the index of the stored sample that it replaces; `stored` if
-    none.
+    """Returns, for each newcomer, the index of the stored sample that it replaces. A newcomer that
+    replaces none gets the index `stored`.
 
     `value` has the stored samples first, then the newcomers. As many samples as there are newcomers
     are dropped, those of the lowest value. In a tie the last ones are dropped.
@@ -125,9 +126,10 @@ class ASER(Replay):
     replay
         Number of samples drawn from the memory for each stream batch.
     pool
-        Number of candidates for replay, and of evaluation samples that value them.
+        Number of candidates for replay, and of evaluation samples that value them; half of a memory
+        that is smaller than two pools.
     neighbours
-        Number K of neighbours that vote.
+        Number K of nearest neighbours that vote.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -174,8 +176,8 @@ class ASER(Replay):
 
     @property
     def eligible(self) -> int:
-        """The number of candidates for replay: at least `replay`, if one stored sample is left to
-        value them."""
+        """The number of candidates for replay: `half`, or `replay` if that is more. At least one
+        stored sample remains for the evaluation set."""
         return max(self.half, min(self.replay, self.memory - 1))
 
     def cost(self, batch: int) -> ImageCount:
@@ -197,17 +199,17 @@ class ASER(Replay):
         return Step.of(loss, *self.trainer.split_output(both_out, stream, replay))
 
     def retrieve(self, stream: Samples) -> Samples:
-        """Returns X^buf (r): samples of the highest adversarial value; random ones until the memory
-        is full."""
+        """Returns X^buf (r): the candidates of the highest adversarial value. Until the memory is
+        full it returns random stored samples."""
         total = min(self.eligible + self.half, self.memory)
         slots = self.store.round_robin_slots(total)  # C, then E
         candidates, evaluation, new = self.embed(slots, self.eligible, stream)
-        helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # E_{j in E}  (C)
-        intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # E_{j in X^new}  (C)
+        helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # mean over E  (C)
+        intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # over X^new  (C)
         count = min(self.replay, len(helps))
         best = slots.index_select(0, (helps - intrudes).topk(count).indices)
 
-        # both ways are computed, because a captured step cannot branch
+        # both choices are computed, because a step captured as a CUDA graph cannot branch
         index = torch.arange(self.replay, device=self.trainer.torch_device)
         random, genuine = self.store.draw_slots(self.replay)
         full = self.store.size >= self.memory
@@ -220,7 +222,7 @@ class ASER(Replay):
         number = torch.arange(len(stream.y), device=self.trainer.torch_device)
         waits = self.store.size + number >= self.memory  # no slot is free for it          (b)
         self.store.add(stream.x, stream.y)
-        judges = self.store.round_robin_slots(self.half)  # E                              (h)
+        judges = self.store.round_robin_slots(self.half)  # set E                          (h)
         slots = self.store.other_slots(self.half, judges)  # the memory's candidates       (h)
         evaluation, stored, new = self.embed(torch.cat([judges, slots]), self.half, stream)
         candidates = stored.then(new._replace(weight=waits.float()))
@@ -234,7 +236,8 @@ class ASER(Replay):
         self.store.write(taken, stream.x, stream.y)
 
     def is_rare(self, y: Tensor) -> Tensor:
-        """Returns a mask (b): the class's share of the full memory is below U(0, 1 / classes)."""
+        """Returns a mask (b) of the labels whose class has a share of the memory below a threshold.
+        The threshold is drawn from U(0, 1 / classes seen)."""
         share = (y.unsqueeze(1) == self.store.y[: self.memory]).sum(dim=1) / self.memory
         uniform = torch.rand(
             1, generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
@@ -242,8 +245,8 @@ class ASER(Replay):
         return share < uniform / self.seen.sum()
 
     def embed(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:
-        """Returns samples with features in place of x: the first `first` slots, the other slots,
-        and the stream batch. All come from one forward pass."""
+        """Returns three batches with features in place of x, from one forward pass: the samples in
+        the first `first` slots, those in the other slots, and the stream batch."""
         x = torch.cat([self.store.x.index_select(0, slots), stream.x])
         y = torch.cat([self.store.y.index_select(0, slots), stream.y])
         featured = Samples.of(self.trainer.features_of(x), y)

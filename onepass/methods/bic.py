@@ -1,5 +1,5 @@
-"""Bias correction (BiC): replay with distillation. At the end of a task two numbers correct the
-logits of its classes. They are fitted on samples that were never trained on.
+"""Bias correction (BiC): replay with distillation. At the end of each task from the second on, two
+numbers correct the logits of its classes. They are fitted on samples that were never trained on.
 
 Paper: Wu et al., "Large Scale Incremental Learning", CVPR 2019. N are the classes that are new
 since the last boundary, O the older ones. X is the stream batch and a draw from the memory, current
@@ -9,8 +9,8 @@ the same views, corrected as at that boundary:
     lambda = |O| / |O u N|
     L = lambda E_X KL(softmax_O(o'/T) || softmax_O(o/T)) + (1 - lambda) E_X -log softmax_{seen}(o)_y
 
-At the end of a task, from the second on, the network stays fixed. a and b are fitted on the
-held-out samples V, with corrected logits q:
+At the end of each task, from the second on, a and b are fitted on the held-out samples V. The
+network does not change. q are the corrected logits:
 
     q_c = a o_c + b  for c in N,   o_c  for c in O
     min_{a, b}  E_V -log softmax_{seen}(q)_y + decay/2 b^2 + decay/2 (a - 1)^2
@@ -18,22 +18,22 @@ held-out samples V, with corrected logits q:
 Decisions: how the GSA authors made the method online is not known, so these are ours.
 
 - The share `validation` of the memory's slots, a tenth as in the paper, is for held-out samples,
-  the same number of each class. Each stream sample is a candidate with probability `validation`.
-  If its class has a free slot, the sample is held out and is never trained or replayed. When
-  classes arrive, the others give up slots. If there are more classes than slots, nothing is held
-  out, and a = 1, b = 0.
+  the same number of each class. Each stream sample is a candidate with probability `validation`. If
+  its class has a free slot, the sample is held out and is never trained or replayed. When classes
+  arrive, the earlier ones give up slots. If there are more classes than slots, nothing is held out,
+  and a = 1, b = 0.
 - During a task its logits are not corrected, because nothing is fitted for it yet. Logits of
-  earlier tasks are not corrected either: their fit is discarded at the boundary, as in the paper
-  and the authors' code. It lives on in the distillation, which uses o' as corrected then.
+  earlier tasks are not corrected either: the learner discards their a and b at the boundary, as in
+  the paper and the authors' code. Only o' in the distillation is still corrected by them.
 - KL replaces the paper's cross-entropy with o'. The two differ by a number that does not depend on
-  the network, and KL is 0 where nothing has to be learned. As in the paper there is no T^2.
+  the network, and KL is 0 where both networks agree. As in the paper there is no T^2.
 - Stream and replay have one joint forward pass and one mean.
-- V is small here, often one sample of each class. If it is separable, a and b could grow without
-  limit. The references stop after a number of steps, which is a bound of another kind. Here a and b
-  are the minimum, found by Newton's method. `decay` pulls a to 1 and b to 0 (0.1 for b in the
-  authors' code, which has no term for a). Digits, M=100, five seeds: 91.0 ± 1.2 with 0.1, 90.3 ±
-  1.2 with 0.01, 92.1 ± 1.1 with 1. With nothing held out and no correction it is 92.8 ± 1.4: there,
-  ten held-out samples cost more than they bring.
+- V is small here, often one sample of each class. If corrected logits can classify all of V, a and
+  b could grow without limit. Reference codes stop after a number of steps, which bounds them in
+  another way. Here a and b are the minimum, found by Newton's method. `decay` pulls a to 1 and b to
+  0 (0.1 for b in the authors' code, which has no term for a). Accuracy on digits, M=100, five
+  seeds: 91.0 ± 1.2 with 0.1, 90.3 ± 1.2 with 0.01, 92.1 ± 1.1 with 1. With nothing held out and no
+  correction it is 92.8 ± 1.4: there, ten held-out samples cost more than they bring.
 
 Departures from the authors' code and the paper: those above; one pass over the stream; a reservoir
 instead of herded samples.
@@ -76,7 +76,7 @@ def fit_correction(logits: Tensor, y: Tensor, new: Tensor, decay: float) -> tupl
     >>> new, y = torch.tensor([False, True]), torch.tensor([0, 0, 1, 1])
     >>> logits = torch.tensor([[0.0, 2.0], [0.0, 4.0], [0.0, 2.0], [0.0, 4.0]])
     >>> a, b = fit_correction(logits, y, new, 1e-9)
-    >>> abs(a) < 1e-6, abs(b) < 1e-6  # nothing tells the two classes apart
+    >>> abs(a) < 1e-6, abs(b) < 1e-6  # both labels have the same logits
     (True, True)
     """
     logits = logits.double()
@@ -108,8 +108,9 @@ def fit_correction(logits: Tensor, y: Tensor, new: Tensor, decay: float) -> tupl
 
 
 class LogitCorrection(StatefulPart):
-    """Factors and shifts of the logits, (C) each: those fitted at the end of the running task, and
-    those of the previous network (`taught_...`)."""
+    """The factor a and the shift b of each class's logit, (C) each. `factor` and `shift` are fitted
+    at the end of the running task. `taught_factor` and `taught_shift` are those of the previous
+    network."""
 
     tensors: ClassVar[tuple[str, ...]] = ("factor", "shift", "taught_factor", "taught_shift")
 
@@ -124,7 +125,7 @@ class LogitCorrection(StatefulPart):
         self.shift.zero_()
 
     def set(self, among: Tensor, a: float, b: float) -> None:
-        """Sets a and b for the classes `among` (a mask) and the identity for all others."""
+        """Sets a and b for the classes `among` (a mask), and 1 and 0 for all others."""
         self.factor.fill_(1).masked_fill_(among, a)
         self.shift.zero_().masked_fill_(among, b)
 
@@ -135,7 +136,8 @@ class LogitCorrection(StatefulPart):
 
 
 class BiasCorrected(nn.Module):
-    """A network that returns corrected logits."""
+    """A network whose logits are corrected by the factors and shifts of the moment when it was
+    made."""
 
     factor: Tensor
     shift: Tensor
@@ -170,7 +172,7 @@ class BiC(Replay):
     validation
         Share of the memory that is held out; 0: no correction.
     decay
-        Strength with which the correction is pulled to the identity.
+        Strength with which a is pulled to 1 and b to 0.
     temperature
         Temperature T of both networks' softmax in the distillation.
 
@@ -228,7 +230,7 @@ class BiC(Replay):
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
     ) -> FilteredReservoir:
-        """Makes the reservoir of samples for replay; `build` makes the held-out memory."""
+        """Returns the reservoir of samples for replay. `build` makes the held-out set."""
         return FilteredReservoir(
             self.memory - round(self.validation * self.memory), shape, dtype, rng
         )
@@ -246,9 +248,9 @@ class BiC(Replay):
         held = self._held  # samples of V, not of X                       (b)
         stream = Samples.of(x, y)._replace(weight=(~held).float())
         replay = self.store.draw(self.replay, fallback=stream)  #         (r)
-        (both_out,) = self.forward(stream.then(replay))  # o of X  (b + r, C)
+        (both_out,) = self.forward(stream.then(replay))  # logits o  (b + r, C)
         taught = self.previous(both_out.views)
-        taught = self.correction.taught_factor * taught + self.correction.taught_shift  # o'
+        taught = self.correction.taught_factor * taught + self.correction.taught_shift  # logits o'
 
         share = self.old.sum() / self.seen.sum()  # lambda
         old_loss = distillation(both_out, taught, self.previous.known, self.temperature)
@@ -268,7 +270,8 @@ class BiC(Replay):
 
     @torch.no_grad()
     def on_task_end(self) -> None:
-        """Fits a and b to the held-out samples if they have both old and new classes."""
+        """Fits a and b to the held-out samples. Without held-out samples of both old and new
+        classes it does nothing."""
         held = int(self.held_out.size)
         x, y = self.held_out.x[:held], self.held_out.y[:held]
         of_new = self.new[y]
@@ -276,7 +279,7 @@ class BiC(Replay):
             return
         logits = self.trainer.predicting_model(self.views.normalise(x))[:, : len(self.classes)]
         self.trainer.count_images("task ends", ImageCount(trained=0, scored=held))
-        # many small operations: faster on the host
+        # the fit is many small operations, which are faster on the CPU
         new = self.new[: len(self.classes)].cpu()
         self.correction.set(self.new, *fit_correction(logits.cpu(), y.cpu(), new, self.decay))
 

@@ -28,23 +28,23 @@ Decisions: how the GSA authors made the method online is not known, so these are
 
 - The classifier is fitted anew for every state that is scored, so the learner can predict at any
   time. The authors fit it once, at the end, by 100 epochs of SGD that stop before the minimum. They
-  use the memory and all data of the last task, which are gone here.
+  use the memory and all data of the last task. Here that data is gone.
 - The fit runs L-BFGS to the minimum, on features that are computed once, without augmentation. It
-  has no randomness, and how far it gets does not depend on the number of samples. A small ridge
-  keeps the minimum finite. Classes weigh the same, as in the authors' sampling. Features have unit
-  length; theirs are not normalised.
+  draws nothing at random, and it gets as close to the minimum with few samples as with many. A
+  small ridge (1e-5) keeps the minimum finite. Classes weigh the same, as in the authors' sampling.
+  Features have unit length; theirs are not normalised.
 - Replay begins with the first stored sample and includes current classes. Replayed samples of
   current classes are anchors, like those of the stream. The memory is a reservoir; theirs is
   balanced at every boundary.
 - Both views of stream and replay share one joint forward pass, as in the authors' code. With
   `mirror`, mirror images are further views.
-- The head's linear rows are not used. They never train, `head` changes nothing, and the gradient
-  probe, which needs logits, has nothing to measure.
+- The head's linear rows are not used. They never train, and `head` changes nothing. The probe
+  `balance` measures gradients on logits, so it has nothing to measure.
 
-Departures: one pass. The authors train 500 epochs of the first and 100 of each other task, with
-batches of 512 and a cosine schedule. `augment="contrastive"` is their augmentation except for its
-order of colour operations. `optimizer="nesterov"` of the official preset has their momentum, which
-is not Nesterov's.
+Departures: one pass over the stream. The authors train 500 epochs of the first task and 100 of each
+other task, with batches of 512 and a cosine schedule. `augment="contrastive"` is their augmentation
+except for its order of colour operations. `optimizer="nesterov"` of the official preset has their
+momentum, which is not Nesterov's.
 Cost: 2 (batch + replay) images, forward and backward, and once more forward through the previous
 network; one forward pass of the memory before scores. Kept: raw samples and labels; the previous
 network.
@@ -77,13 +77,14 @@ MOST_STEPS = 300  # of L-BFGS, which stops earlier when it converges
 def relation_distillation(
     z: Tensor, previous: Tensor, weight: Tensor, temperature: float, previous_temperature: float
 ) -> Tensor:
-    """Returns L_ird: the mean over i of the cross-entropy of r_i(z, k) under r_i(previous, k').
+    """Returns L_ird: the mean over i of sum_{j != i} -r_ij(previous, k') log r_ij(z, k), where k is
+    `temperature` and k' is `previous_temperature`.
 
     `z` and `previous` have unit rows. Samples of weight 0 are neither i nor j. At least two samples
-    must have weight.
+    must have weight 1.
 
     >>> same = torch.ones(4, 1)
-    >>> float(relation_distillation(same, same, torch.ones(4), 0.2, 0.01).exp())  # even among 3
+    >>> float(relation_distillation(same, same, torch.ones(4), 0.2, 0.01).exp())  # 3 equal others
     3.0
     """
     others = (weight > 0) & ~torch.eye(len(z), dtype=torch.bool, device=z.device)
@@ -95,13 +96,13 @@ def relation_distillation(
 
 
 class FittedLinear(nn.Module):
-    """A linear classifier of unit features. It is fitted to samples so that every class weighs the
-    same.
+    """A linear classifier of features, which it scales to unit length. Its constructor fits it to
+    samples, and every class weighs the same in the fit.
 
     Parameters
     ----------
     seen
-        Mask (C) of the classes that exist; the softmax runs over these.
+        Mask (C) of the classes seen. The softmax runs over these.
 
     >>> features, y = torch.tensor([[3.0, 0.0], [0.0, 1.0], [0.1, 1.0]]), torch.tensor([0, 1, 1])
     >>> classify = FittedLinear(features, y, seen=torch.tensor([True, True, False]))
@@ -118,7 +119,7 @@ class FittedLinear(nn.Module):
         share = 1 / own.sum(dim=0).index_select(0, y)  # 1 / samples of its class  (n)
         share = share / share.sum()
         inputs = F.pad(F.normalize(features), (0, 1), value=1.0)  # last column: bias
-        rows = torch.zeros(len(seen), inputs.shape[1], device=features.device)
+        rows = torch.zeros(len(seen), inputs.shape[1], device=features.device)  # W and b
 
         def loss() -> Tensor:
             logits = (inputs @ rows.T).masked_fill(~seen, -torch.inf)
@@ -159,9 +160,9 @@ class Co2L(Replay):
     distillation
         Weight of the relation distillation.
     relation_temperature
-        Temperature k of the network's relations.
+        Temperature k of the relations r in the network.
     previous_temperature
-        Temperature k' of the previous network's relations.
+        Temperature k' of the relations r in the previous network.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -225,12 +226,12 @@ class Co2L(Replay):
         stream = Samples.of(x, y)  # (b)
         replay = self.store.draw(self.replay, fallback=stream)  # (r)
         samples = stream.then(replay)  # X, n = b + r samples
-        views = torch.cat([self.views(samples.x) for _ in range(VIEWS)])  # I
+        views = torch.cat([self.views(samples.x) for _ in range(VIEWS)])  # all views I
         times = VIEWS * self.views_per_sample  # views of each sample
         rows, weight = (part.repeat(times) for part in (samples.y, samples.weight))
         z = project_views(self.model, views)  # (times n, 128)
         with torch.no_grad():
-            z_previous = project_views(self.previous.model, views)  # z'
+            z_previous = project_views(self.previous.model, views)  # projections z'
 
         anchors = self.new.index_select(0, rows).to(weight.dtype)
         share = (weight * anchors).sum() / weight.sum()  # anchors / all views
@@ -257,5 +258,5 @@ class Co2L(Replay):
 
 
 def project_views(model: Classifier, views: Tensor) -> Tensor:
-    """Returns z of views, (n, 128), rows of unit length."""
+    """Returns the projections z of views, (n, 128), in rows of unit length."""
     return project(model, model.features(views))

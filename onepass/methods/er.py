@@ -5,17 +5,20 @@ batch. X^buf is a draw from the memory, current classes included:
 
     L = E_{X^new} -log p_y + E_{X^buf} -log p_y        loss="sum": two means
     L = E_{X^new u X^buf} -log p_y                     loss="mean": one mean over all
-    L = E_{X^mix} -log p_y                             balanced=20: see below
+    L = E_{X^mix} -log p_y                             `balanced`: see below
 
 Departures: the softmax runs over the classes seen so far. Reference codes differ in two places that
 change results, so both are settings. `forwards` is one joint forward pass of stream and replay or
 two separate ones, which changes the statistics that BatchNorm sees. `loss` is the sum of two means
-or one mean. Stream and replay then weigh 1 : 1 or 10 : 64.
+or one mean. With batches of 10 and 64 replayed samples, stream and replay weigh 1 : 1 in the sum
+and 10 : 64 in the mean.
 
-With `balanced`, the step trains one batch X^mix of this size. Every class has the same share of it,
-as in section 4 of GSA's paper ("dealing with data imbalance"). N_new = max(int(balanced |N| /
-|seen|), 1) samples come from the stream; its other samples are not trained. The rest are samples of
-old classes from the memory. Slots that the stream batch cannot fill stay empty.
+With `balanced`, the step trains one batch X^mix of this size instead. Every class has the same
+share of it, as in section 4 of GSA's paper ("dealing with data imbalance"). N are the classes that
+are new since the last boundary. N_new = max(floor(balanced |N| / |seen| + 1/2), 1) samples of new
+classes come from the stream; its other samples of new classes are not trained. The rest are samples
+of old classes: those of the stream batch, then random ones from the memory. Slots that these
+sources cannot fill stay empty.
 
 Cost: batch + replay images (or `balanced`, if set), forward and backward. Kept: raw samples and
 labels.
@@ -27,11 +30,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.parts import ImageCount, Output, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
-from onepass.functional.losses import cross_entropy, normalised_weights, sample_cross_entropy
+from onepass.functional.losses import cross_entropy, normalised_weights
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.memory import MixedReservoir, Store
@@ -57,7 +61,8 @@ class ER(Replay):
     loss
         `sum` of the means over stream and replay, or one `mean` over all samples.
     balanced
-        Size of one balanced batch X^mix that replaces stream and replay; none: no such batch.
+        Size of one batch X^mix in which all classes have equal shares, trained instead of stream
+        and replay; none: train stream and replay.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -117,30 +122,30 @@ class ER(Replay):
             return self._balanced_step(self.store, x, y)
         stream = Samples.of(x, y)  # X^new                                                      (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf                         (r)
-        apart = self.forwards == "separate"
-        stream_out, replay_out = self.forward(stream, replay, apart=apart)  # logits  (b, C) (r, C)
+        outputs = self.forward(stream, replay, apart=self.forwards == "separate")  # (b, C) (r, C)
 
-        outputs = (stream_out, replay_out)
-        each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y    (b + r)
-        weights = [out.weight for out in outputs]
+        out = outputs.together  # logits of both                                         (b + r, C)
+        logits = out.logits + self.log_seen  # -inf for classes not seen yet             (b + r, C)
+        each = F.cross_entropy(logits, out.y, reduction="none")  # -log p_y                 (b + r)
         if self.loss == "sum":
             # 1/b for stream samples, 1/r for replayed ones                                 (b + r)
-            shares = torch.cat([normalised_weights(weight) for weight in weights])
+            shares = torch.cat([normalised_weights(batch.weight) for batch in outputs])
         else:
-            shares = normalised_weights(torch.cat(weights))  # 1 / (b + r)
+            shares = normalised_weights(out.weight)  # 1 / (b + r)
         loss = torch.dot(each, shares)
 
         self.keep(x, y)
         self.descend(loss)
-        return Step.of(loss, stream_out, replay_out)
+        return Step.of(loss, *outputs)
 
     def _balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
-        mix = store.mixed(Samples.of(x, y))  # X^mix  (m)
-        (mix_out,) = self.forward(mix)  # logits   (m, C)
+        mix = store.mixed(Samples.of(x, y))  # batch X^mix  (m)
+        (mix_out,) = self.forward(mix)  # logits         (m, C)
         loss = cross_entropy(mix_out, among=self.seen)
 
         self.keep(x, y)
         self.descend(loss)
-        is_new = self.new[mix_out.y]  # new samples come from the stream, old ones from the memory
+        # reported like stream and replay: new classes first, which come from the stream alone
+        is_new = self.new[mix_out.y]
         sides = (mix_out._replace(weight=mix_out.weight * side) for side in (is_new, ~is_new))
         return Step.of(loss, *sides)

@@ -9,15 +9,15 @@ from the memory, current classes included:
       + E_{X^buf} -log e^{o_y} / sum_{c seen} e^{o_c}
 
 Decisions: the first task is like any other, as in the authors' task-free code (pclucas14/AML). The
-restricted softmax and the replay both begin with the stream. (mammoth trains the first task by
-plain cross-entropy without replay.) Stream and replay have separate forward passes, as in the
-authors' code. If a batch has one class, its stream term is 0.
+restricted softmax begins with the first batch, the replay with the first stored sample. (mammoth
+trains the first task by plain cross-entropy without replay.) Stream and replay have separate
+forward passes, as in the authors' code. If a batch has one class, its stream term is 0.
 Departures: classes not yet seen never take part. The authors' code keeps every output above the
 largest seen label in the stream's softmax, which assumes that labels arrive in order and that their
 number is known. The default classifier is linear, so with all classes in every batch the method
-equals ER with the sum of two means. The authors use cosines times 10. They count memory per class,
-replay 10 samples, and train a ResNet18 of a third of the width, without augmentation or with padded
-crops and flips.
+equals `er` with separate forward passes and the sum of two means. The authors use cosines times 10.
+They count memory per class, replay 10 samples, and train a ResNet18 of a third of the width,
+without augmentation or with padded crops and flips.
 Cost: batch + replay images, forward and backward. Kept: raw samples and labels.
 """
 

@@ -14,18 +14,19 @@ In the first task, and while the memory is empty, the first term is E_{X^new} -l
 
 Decisions where the authors' code (pclucas14/AML) has two modes:
 
-- Plain cross-entropy lasts for the first task, as in their runs with task ids. In their runs
-  without task ids it ends with the first stored sample. Here boundaries may be given or inferred.
+- Plain cross-entropy on the stream lasts for the first task, as in their runs with task ids. In
+  their runs without task ids it ends with the first stored sample. Here the end of the first task
+  may be given or inferred.
 - Negatives come from the classes of the batch, and replay begins with the first stored sample. Both
   are as in their runs without task ids.
 - A sample that lacks a positive or a negative is left out of the first term, and so is its other
   partner. If this holds for all samples (a batch of one class), the term is 0.
-- The batch, its partners and the replay have separate forward passes, as in their code. Mirror
-  images count as further samples.
+- The batch, its partners (positives and negatives) and the replay have separate forward passes, as
+  in their code. With `mirror`, mirror images are further samples.
 
 Departures: the softmax of the cross-entropy runs over the classes seen so far. The stream's
-cross-entropy sees augmented images (raw in their code). Padding reaches BatchNorm: an anchor
-without a partner is its own partner, at weight 0. The authors count memory per class, replay 10
+cross-entropy sees augmented images (raw in their code). A sample that lacks a partner is its own
+partner at weight 0, and BatchNorm sees this padding. The authors count memory per class, replay 10
 samples, and train a ResNet18 of a third of the width, without augmentation or with padded crops and
 flips. Their option for a minimal selection has no effect in their code and is left out.
 Cost: 3 batch + replay images, forward and backward. Kept: raw samples and labels.
@@ -49,7 +50,7 @@ from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.nets import Head, cosine_head
 
-BASE_TEMPERATURE = 0.07
+BASE_TEMPERATURE = 0.07  # the 0.07 of L
 
 
 def draw_partners(
@@ -57,8 +58,9 @@ def draw_partners(
 ) -> tuple[Tensor, Tensor]:
     """Draws a positive and a negative for each label from a pool of labels that begins with `y`.
 
-    Returns their indices in the pool, (2, b), and a mask (b) of the labels that have both. A label
-    without a partner gets its own index. `there` (p) masks the pool's entries that may be drawn."""
+    Returns their indices in the pool, (2, b), and a mask (b) of the labels that have both. Where a
+    label has no positive or no negative, its own index stands. `there` (p) is a mask of the pool's
+    entries that may be drawn."""
     # the pool begins with the batch: its entry i is sample i     (b, p)
     own = torch.eye(len(y), len(pool), dtype=torch.bool, device=y.device)
     same = y.unsqueeze(1) == pool
@@ -154,8 +156,8 @@ class ERAML(Replay):
         return ImageCount(trained=(3 * batch + self.replay) * self.views_per_sample)
 
     def partners(self, stream: Samples) -> Samples:
-        """Returns a positive for each stream sample, then a negative for each, (2 b); weight 0
-        where one is missing."""
+        """Returns a positive for each stream sample, then a negative for each, (2 b). Both have
+        weight 0 if one of them is missing."""
         held = torch.arange(self.memory + 1, device=self.trainer.torch_device) < self.store.size
         pool = torch.cat([stream.y, self.store.y])  # labels of batch and memory  (b + M + 1)
         there = torch.cat([stream.weight > 0, held])
@@ -171,7 +173,7 @@ class ERAML(Replay):
         return Samples(x, pool.index_select(0, index), both.float().repeat(2))
 
     def embed(self, features: Tensor, samples: Samples) -> Samples:
-        """Returns samples with unit features z in place of x, one for each view."""
+        """Returns one sample for each view, with the view's unit features z in place of x."""
         times = self.views_per_sample
         z = F.normalize(features.float())
         return Samples(z, samples.y.repeat(times), samples.weight.repeat(times))

@@ -1,12 +1,13 @@
-"""Plain training on the stream, which is the lower bound; and on all classes at once, a reference.
+"""Plain training on each stream batch (`finetune`), the lower bound for all methods; and the same
+on all classes as one task (`joint`), a reference.
 
 X^new is the stream batch:
 
     L = E_{X^new} -log softmax_{seen}(o)_y
 
-Departures: none; there is no paper. `joint` is the same learner, meant for one shuffled task of all
-classes: the reference curve in the GSA paper's figures. It is not online class-incremental
-learning.
+Departures: none; there is no paper. `joint` is the same learner for a stream of one shuffled task
+of all classes. It is the reference curve in the GSA paper's figures and not online
+class-incremental learning.
 Cost: the batch, forward and backward. Nothing is kept.
 """
 
@@ -33,7 +34,7 @@ class Finetune(Learner):
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     >>> learner = onepass.Finetune(seed=0)
     >>> *_, last = onepass.evaluate(learner, stream)
-    >>> 15 < last.accuracy < 25      # the last two of ten classes
+    >>> 15 < last.accuracy < 25      # it knows the last two of ten classes
     True
     """
 
@@ -64,7 +65,7 @@ class Finetune(Learner):
 )
 @dataclass(kw_only=True, eq=False)
 class Joint(Finetune):
-    """Fine-tuning on all classes as one shuffled task.
+    """Trains as `Finetune` does, on a stream that has all classes as one shuffled task.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=1)

@@ -7,38 +7,41 @@ Learning", ECCV 2020. Greedy sampler, with k known classes and M slots (`memory.
     (x, y) is stored if y is unknown or has fewer than floor(M / k) samples in the memory; if the
     memory is full, a random sample of the largest class is dropped for it
 
-Dumb learner: SGD on E_{memory} -log softmax_{seen}(o)_y for E passes over the memory. The learning
-rate of pass e is lr / 10 in pass 0, then a cosine with restarts at 1, 2, 4, 8, ...:
+Dumb learner: SGD on E_{memory} -log softmax_{seen}(o)_y for `epochs` passes over the memory. The
+norm of each gradient is clipped at 10. The learning rate is lr / 10 in pass 0. From pass 1 on it is
+a cosine that restarts at the passes 1, 2, 4, 8, ...:
 
     lr(e) = lr / 100 + (lr - lr / 100) (1 + cos(pi (e - s) / s)) / 2,    s = 2^floor(log2 e)
 
-With probability `cutmix` a batch is mixed (CutMix, alpha = 1). One box of every image is replaced
-by that of another image of the batch. The other image's label counts by its share of the pixels.
+With probability `cutmix` a batch is mixed (CutMix, alpha = 1). In every image, one box of pixels is
+replaced by the same box of another image of the batch. The other image's label counts by its share
+of the pixels.
 
 Decisions:
 
 - The defaults are the authors' (optimiser, learning rate, decay, batch of 16, 256 passes, CutMix),
-  not the Adam of the other methods. GDumb has no step on the stream that could be comparable, "one
-  epoch for each task" cannot apply, and the published row equals results of many passes. Only the
-  augmentation is the common one. Any optimiser can be chosen; `sgd` has momentum 0.9 here.
+  not the Adam of the other methods. GDumb has no step on the stream that could be comparable, and
+  "one epoch for each task" cannot apply. The row of the GSA paper's table equals results of many
+  passes. Only the augmentation is the common one. Any optimiser can be chosen; `sgd` has momentum
+  0.9 here.
 - If the network does not normalise, as the common MLP does not, the rate is a fifth of `lr`. The
-  authors' value is for BatchNorm, which their MLP has. Held-out MNIST, M=100 / 500 / 1000, mean of
-  two seeds (one at 1000): 78.8 / 92.3 / 95.2 with a fifth, 71.4 / 29.7 / 81.7 with all of `lr`
-  (results/mnist.md).
+  authors' value is for BatchNorm, which their MLP has. Accuracy on held-out MNIST, M=100 / 500 /
+  1000, mean of two seeds (one at 1000): 78.8 / 92.3 / 95.2 with a fifth, 71.4 / 29.7 / 81.7 with
+  all of `lr` (results/mnist.md).
 - The same samples in the same slots give the same network. Each fit makes its generators for
   initialisation, order and augmentation anew from the seed, so scoring changes no state. The fitted
   network is not saved; a loaded learner fits it again, to the same bits.
-- The last batch of a pass is filled up with samples of that pass at weight 0, so that all steps
-  have one shape. These samples reach BatchNorm, and CutMix may cut from them.
+- The last batch of a pass is filled up with samples of that pass at weight 0, so that all batches
+  have the same shape. BatchNorm sees these samples, and CutMix may cut boxes from them.
 - A user's own net starts each fit from the weights with which it was given.
 
 Departures from the paper: none in the sampler.
-Departures from the authors' code: their code keeps the first floor(M / all classes) samples of each
-class, because it knows the number of classes. It trains in half precision. It reports the best
-pass, chosen on the test set; here it is the last pass. It shifts (by up to 4 pixels) and mirrors
-images at random; here they are cropped and greyed. `mirror`, in the preset `official`, trains each
-image and its mirror image in every batch, not one of the two. Their MNIST runs have 128 passes.
-CutMix is not used for vectors and images of one channel, as in their code.
+Departures from the authors' code: it keeps the first floor(M / all classes) samples of each class,
+because it knows the number of all classes. It trains in half precision. It reports the best pass,
+chosen on the test set; here the last pass counts. It shifts (by up to 4 pixels) and mirrors images
+at random; here they are cropped and greyed. `mirror`, in the preset `official`, trains each image
+and its mirror image in every batch, not one of the two. Their MNIST runs have 128 passes. CutMix is
+not used for vectors and images of one channel, as in their code.
 Cost: nothing on the stream. For each state that is scored, memory (rounded up to a multiple of the
 batch) x epochs images, forward and backward. Kept: raw samples and labels.
 """
@@ -66,8 +69,8 @@ from onepass.nets import Head
 from onepass.nets.norms import NormLayer
 from onepass.nets.optimisers import MOMENTUM, OptimiserKind
 
-LARGEST_GRADIENT = 10.0
-NORMALISING = (NormLayer, nn.GroupNorm, nn.LayerNorm)
+LARGEST_GRADIENT = 10.0  # the norm at which gradients are clipped
+NORMALISING = (NormLayer, nn.GroupNorm, nn.LayerNorm)  # a net with one of these normalises
 UNNORMALISED = 0.2  # factor of the learning rate for a network without normalisation
 
 
@@ -87,10 +90,11 @@ def learning_rate(epoch: int, highest: float) -> float:
 def cutmix(
     images: Tensor, probability: float, rng: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Replaces, with this probability, one box of all images by that of another image each.
+    """Replaces, with this probability, one box of pixels in each image by the same box of its
+    partner, another image of the batch.
 
-    Returns the images, the index of each one's partner, and the share of pixels that are still its
-    own."""
+    Returns the images, the index of each one's partner, and the share of its own pixels that each
+    image keeps."""
     # four numbers for the whole batch: is it mixed, the share it keeps, the box's centre
     lot, share, down, right = torch.rand(4, generator=rng, device=images.device).unbind()
     # the box has 1 - share of the pixels; side 0 means no box
@@ -105,14 +109,14 @@ def cutmix(
 
 def _box_side(side: Tensor, centre: Tensor, length: int) -> Tensor:
     """Returns a mask (length) of the pixels less than half a side from the centre. `side` and
-    `place` are fractions of the length."""
+    `centre` are fractions of the length."""
     half = (side * length).int() // 2
     from_centre = torch.arange(length, device=side.device) - (centre * length).int()
     return (from_centre >= -half) & (from_centre < half)
 
 
 class Fit:
-    """A network that starts anew and is trained on the memory of a learner."""
+    """One fit: a new network, its trainer, and the passes over a learner's memory (`run`)."""
 
     def __init__(self, learner: GDumb) -> None:
         self.learner, base = learner, learner.trainer
@@ -141,7 +145,8 @@ class Fit:
         self.cutmix = learner.cutmix if colour else 0.0
 
     def run(self) -> ImageCount:
-        """Makes all passes over the memory and returns the images that they cost."""
+        """Trains the network in all passes over the memory. Returns the number of images that
+        passed through it."""
         held, batch = int(self.learner.store.size), self.learner.fit_batch
         if not held:  # the user has deleted all samples
             return ImageCount(trained=0)
@@ -158,7 +163,7 @@ class Fit:
         return ImageCount(trained=len(index) * self.trainer.views.per_sample * self.learner.epochs)
 
     def step(self, slots: Tensor, weight: Tensor) -> Step:
-        """Makes one optimiser step on the samples in these slots."""
+        """Makes one optimiser step on the samples in these slots. Returns its loss."""
         store, trainer = self.learner.store, self.trainer
         times = trainer.views.per_sample
         y = store.y.index_select(0, slots).repeat(times)  # (n)
@@ -191,7 +196,8 @@ class GDumb(WithMemory):
     memory
         Number of samples in the memory.
     epochs
-        Passes over the memory; a power of 2 ends at the lowest learning rate.
+        Passes over the memory. If this is a power of 2, the last pass is near the lowest learning
+        rate.
     fit_batch
         Number of samples in a step of the fit.
     cutmix
@@ -249,7 +255,9 @@ class GDumb(WithMemory):
         require(self, "epochs", self.epochs >= 1, "at least 1")
         require(self, "fit_batch", self.fit_batch >= 1, "at least 1")
         require(self, "cutmix", 0 <= self.cutmix <= 1, "between 0 and 1")
-        require(self, "head", self.head == "trained", "trained, since the network begins anew")
+        require(
+            self, "head", self.head == "trained", "trained: every fit starts with a new network"
+        )
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -264,7 +272,7 @@ class GDumb(WithMemory):
         return Step.of(torch.zeros((), device=x.device))
 
     def scorer(self) -> nn.Module:
-        """Trains a network on the current memory and returns it."""
+        """Trains a new network on the current memory. Returns it in evaluation mode."""
         fit = Fit(self)
         with torch.enable_grad():
             self.trainer.count_images("scores", fit.run())

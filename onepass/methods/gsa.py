@@ -3,8 +3,8 @@ tasks. The weight of a class follows the measured imbalance of its gradients.
 
 Paper: Guo, Liu, Zhao, "Dealing with Cross-Task Class Discrimination in Online Continual Learning",
 CVPR 2023. N are the classes that are new since the last boundary, O the older ones. X^new is the
-stream batch and S(X^new) its classes. X^mix is a batch of `mix` samples in which every class has
-the same share. X^buf are the samples of X^mix whose class is in O:
+stream batch and S(X^new) are its classes in N. X^mix is a batch of `mix` samples in which every
+class has the same share. X^buf are the samples of X^mix whose class is in O:
 
     T1 = E_{X^new}      -log e^{o_y} / sum_{c in N} e^{o_c}                  eq. (15), first term
     T2 = E_{X^buf} -w_y  log e^{o_y} / sum_{c in O} e^{o_c}                  eq. (14)
@@ -23,13 +23,13 @@ Decisions where the paper is silent or ambiguous:
   counts in T2 and T3, but not in T1. It takes one of the slots for old samples in X^mix.
 - X^mix has N_new = floor(mix |N| / |seen| + 1/2) samples of new classes, at least 1. Only classes
   seen so far are counted. The new samples come from the stream batch in its order, then from the
-  memory (at most `fill`). The old samples are drawn at random. If samples are missing, X^mix is not
-  filled up. X^buf is not drawn separately.
+  memory (at most `fill`). The other old samples are drawn from the memory at random. If samples are
+  missing, the rest of X^mix has weight 0. X^buf is not drawn separately.
 - X^new and X^mix go through one joint forward pass, so BatchNorm sees them as one batch.
 - The rates include the gradients of the current step. They come from the same forward pass of the
   same augmented views, with a plain softmax over the classes seen. No gradient flows through w or
-  v, and v is not bounded. Where a rate is undefined, v is 1 and w is 2 / (1 + 1/e), its value in
-  balance.
+  v, and v is not bounded. v_c is 1 while no gradient has pushed the logit of c down in the running
+  task. w_c is 2 / (1 + 1/e), its value in balance, while c has no gradients at all.
 - In the first task O is empty. T2 is 0, T3 trains the samples of X^mix whose class is not in X^new,
   and the rates are measured on X^new alone.
 
@@ -61,7 +61,7 @@ from onepass.memory import MixedReservoir
 from onepass.methods import gsa_variants
 
 Objective = tuple[dict[str, Tensor], tuple[Output, ...]]
-"""The terms of the loss by name, and the outputs from which they are computed."""
+"""The terms of the loss by name, and the outputs (logits) from which they are computed."""
 
 BEST: dict[str, Any] = {
     "head": "frozen",
@@ -83,7 +83,8 @@ BEST: dict[str, Any] = {
 def within_and_across(
     out: Output, old: Tensor, new: Tensor, log_v: Tensor, arrived: Tensor
 ) -> Tensor:
-    """Returns -log e^{o_y} / (e^{o_y} + sum over the rivals) of each sample, before w, as (2, m).
+    """Returns -log e^{o_y} / (e^{o_y} + sum_{rivals c} e^{o_c}) of each sample for two sets of
+    rivals, (2, m). The results are not yet weighted by w.
 
     Row 0 is eq. (14): the rivals are the old classes. Row 1 is eq. (12): the rivals are the classes
     of the other side. These are the old classes if the sample's class is in `arrived`, else the new
@@ -119,13 +120,13 @@ class GSA(WithMemory):
     forwards
         One joint forward pass of X^new and X^mix, or separate ones.
     statistics
-        Samples on which the rates are measured: `all` that the step trains, or only those of X^mix
-        (`mix`).
+        Samples on which the rates PN and A-PN are measured: `all` that the step trains, or only
+        those of X^mix (`mix`).
     new_classes
-        S(X^new) of eq. (12): the classes of X^new (`batch`), or all classes since the boundary
-        (`task`).
+        S(X^new) of eq. (12): the new classes in X^new (`batch`), or all classes that are new since
+        the last boundary (`task`).
     update
-        Whether the rates are updated `before` or `after` the step that uses them.
+        Whether a step's gradients join the rates `before` or `after` the step computes w and v.
     weights
         `adaptive`: w and v of eq. (13); `w` or `v`: only this one, the other is 1; `none`: both are
         1; `inverse`: w from the inverse ratio, 1 / A-PN, as in the released code.
@@ -140,7 +141,7 @@ class GSA(WithMemory):
         memory.
     even
         Balances the new classes in X^new (the paper's footnote): a `current` sample trains only
-        while its class has fewer samples than the most frequent one.
+        while its class has fewer samples than the most frequent new class of the stream batch.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -263,6 +264,6 @@ class GSA(WithMemory):
         return w.float(), log_v.float()
 
     def classes_in_batch(self, stream_out: Output) -> Tensor:
-        """Returns S(X^new), the new classes in the stream batch, as a mask (C)."""
+        """Returns S(X^new), the new classes among the samples with weight, as a mask (C)."""
         new, y, weight = self.new, stream_out.y, stream_out.weight
         return new & (torch.zeros(len(new), device=new.device).index_add_(0, y, weight) > 0)

@@ -1,27 +1,29 @@
 """GSA as its published script computes it. The script does not implement the paper's equations.
 
-Paper: Guo, Liu, Zhao, CVPR 2023. The script is in the authors' repository gydpku/GSA (CIFAR100
-only). cur are up to 22 samples of the current task from the memory. X^mix has int(64 |O| / |seen|)
-old samples and the first int(64 |N| / |seen|) samples of [X^new; cur]. Every image is also trained
-as its mirror image:
+Paper: that of `gsa` (Guo, Liu, Zhao, CVPR 2023). The script is in the authors' repository
+gydpku/GSA (CIFAR100 only). N are the classes that are new since the last boundary, O the older
+ones. X^new are the samples of N in the stream batch. cur are up to 22 samples of N from the memory.
+X^mix has int(64 |O| / |seen|) samples of O and the first int(64 |N| / |seen|) samples of [X^new;
+cur]. Every image is also trained as its mirror image:
 
     L = 2 E_{X^mix} [ -w_y log softmax_{seen}(o)_y ] + E_{[X^new; cur]} -log softmax_N(o)_y
     w_c = 2 / (1 + exp(1 - r_c)),  r_c = |S-(c)| / S+(c) over X^mix of all tasks
 
-There is no T2, no T3 and no v. w grows with the inverse of the paper's ratio (1 in balance, range
-0.54 … 2). It is 1 during the first five batches of a task. The images of [X^new; cur] are augmented
-twice and those of X^mix once, in separate forward passes. The script never registers the head with
-the optimiser after the first task, hence `head="frozen"`. X^mix is not trained while the memory is
-empty.
+S+ and S- are the sums of gradients in `functional.imbalance`. There is no T2, no T3 and no v of
+`gsa`. w grows with the inverse of the paper's ratio (1 in balance, range 0.54 … 2). It is 1 during
+the first five batches of a task. The images of [X^new; cur] are augmented twice and those of X^mix
+once, in separate forward passes. The script never registers the head with the optimiser after the
+first task, hence `head="frozen"`. X^mix is not trained while the memory is empty.
 
 The script makes six forward passes in a step and uses the outputs of two. The other four only move
 BatchNorm's running statistics. Three of them see raw images, as prediction does. This file makes
 these passes too (`extra_forwards`).
 
 Departures from the script: the softmax runs over the classes seen so far, not over all classes of
-the task. The reservoir is exact. The loss uses log-softmax instead of the logarithm of a softmax. A
-class without a rate has w = 1. A batch may not be full, in all of the first task and in the first
-steps of others. Its samples are then repeated at weight 0, and BatchNorm sees them.
+the task. The reservoir keeps every sample with exactly equal probability. The loss uses log-softmax
+instead of the logarithm of a softmax. A class without gradients has w = 1. In the first task and in
+the first steps of others, X^mix or [X^new; cur] may not be full. Its samples are then repeated at
+weight 0, and BatchNorm sees them.
 Agreement: on CIFAR100 with M=1000 and three seeds, the script's mean accuracy after each of the ten
 tasks lies within 1.5 points or two standard deviations of this file's (results/gsa-released.md).
 Cost: 2 (batch + cur + mix) images, forward and backward, and 2 batch + cur + 3 mix forward only.
@@ -79,7 +81,7 @@ class GSAReleased(WithMemory):
     mix
         Size of X^mix.
     current
-        Number of samples of the current classes that join X^new from the memory.
+        Maximum number of samples of the new classes that join X^new from the memory.
     warm_up
         Number of batches at the start of each task during which every w is 1, in all their
         `repeats`.
@@ -166,7 +168,7 @@ class GSAReleased(WithMemory):
             self.model.train_forward(out.views)
 
     def new_samples_of_mix(self, mix: Tensor, size: int) -> Tensor:
-        """Returns the samples of new classes in X^mix, repeated up to `size`.
+        """Returns `size` samples of new classes: those in X^mix, repeated in turn.
 
         They lie behind the old ones. Their number is known only on the device, so indices wrap
         around instead of slicing."""

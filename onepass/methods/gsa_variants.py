@@ -1,8 +1,9 @@
-"""The settings of `gsa` that its paper's objective does not need: other readings of the paper, the
-behaviour of the released code, and ablations.
+"""The objective of `gsa` under its settings that are not the paper's: other readings of the paper,
+the behaviour of the released code, and ablations.
 
-`objective` is `GSA.paper_objective` with all of these settings. A learner uses it if at least one
-setting differs from `PAPER`. Each was compared with the paper's reading on CIFAR100:
+`objective` computes what `GSA.paper_objective` does, and obeys all of these settings. A learner
+uses it if at least one setting differs from `PAPER`. Each setting below was compared with the
+paper's value on CIFAR100, in the file on its line, or not measured:
 
     forwards, statistics, new_classes    readings         results/archive/readings-cifar100.md
     update                               a reading        not measured
@@ -29,6 +30,7 @@ from onepass.functional.losses import mean, sample_cross_entropy
 if TYPE_CHECKING:
     from onepass.methods.gsa import GSA, Objective
 
+# values of the settings with which `objective` equals `GSA.paper_objective`
 PAPER: dict[str, Any] = {
     "current": 0,
     "even": False,
@@ -41,7 +43,7 @@ PAPER: dict[str, Any] = {
     "rivals": "side",
     "without": None,
 }
-TERM_OF = {"new": "T1", "previous": "T2", "cross": "T3"}  # by the values of `without`
+TERM_OF = {"new": "T1", "previous": "T2", "cross": "T3"}  # the term that each `without` removes
 
 
 def departs_from_paper(gsa: GSA) -> bool:
@@ -50,7 +52,8 @@ def departs_from_paper(gsa: GSA) -> bool:
 
 
 def objective(gsa: GSA, stream: Samples) -> Objective:
-    """Returns the terms and outputs as `GSA.paper_objective` does, under all settings."""
+    """Returns the terms of the loss and the outputs, like `GSA.paper_objective`, under the
+    learner's settings."""
     x_new, mix = stream_and_mix(gsa, stream)
     stream_out, mix_out = gsa.forward(x_new, mix, apart=gsa.forwards == "separate")
     w, log_v = measured_rates(gsa, stream_out, mix_out)
@@ -64,7 +67,8 @@ def objective(gsa: GSA, stream: Samples) -> Objective:
 
 
 def stream_and_mix(gsa: GSA, stream: Samples) -> tuple[Samples, Samples]:
-    """Returns X^new, with `current` samples from the memory if set, and X^mix."""
+    """Returns X^new and X^mix. If `current` is not 0, X^new is the stream batch followed by
+    `current` samples of new classes from the memory."""
     if gsa.sampling == "random":
         return stream, gsa.store.draw(gsa.mix, fallback=stream)
     if not gsa.current:
@@ -76,8 +80,8 @@ def stream_and_mix(gsa: GSA, stream: Samples) -> tuple[Samples, Samples]:
 def even_out(stream: Samples, current: Samples, new: Tensor) -> Samples:
     """Returns `current` with weights that even out the new classes of the stream batch.
 
-    A class needs as many samples as separate it from the most frequent new class of the batch. Its
-    first ones in `current` get weight 1, the rest weight 0."""
+    Each class lacks the samples by which the most frequent new class of the batch exceeds it. So
+    many of its samples in `current`, the first ones, keep their weight. The rest get weight 0."""
     counts = torch.zeros(len(new), device=new.device).index_add_(0, stream.y, stream.weight) * new
     lacking = (counts.max() - counts)[current.y]  # per sample, by class      (current)
     same = (current.y.unsqueeze(1) == current.y) * current.weight  # same class  (n, n)
@@ -86,9 +90,9 @@ def even_out(stream: Samples, current: Samples, new: Tensor) -> Samples:
 
 
 def measured_rates(gsa: GSA, stream_out: Output, mix_out: Output) -> tuple[Tensor, Tensor]:
-    """Returns w and log v for this step, (C) each, and adds the step's gradients to the sums.
+    """Adds the step's gradients to the sums. Returns w and log v for this step, (C) each.
 
-    With `update="after"` both are computed before this step's gradients are added."""
+    With `update="after"` these do not contain the step's own gradients."""
     measured = (mix_out,) if gsa.statistics == "mix" else gsa.outputs_for_rates(stream_out, mix_out)
     if gsa.update == "before":
         gsa.balance.update(measured, gsa.seen)
@@ -111,7 +115,7 @@ def rates(gsa: GSA) -> tuple[Tensor, Tensor]:
 
 
 def against_all(gsa: GSA, mix_out: Output, w: Tensor) -> dict[str, Tensor]:
-    """Returns T2 and T3 with all seen classes in the denominator, without v."""
+    """Returns T2 and T3 with all seen classes in the denominators, weighted by w, without v."""
     each = w[mix_out.y] * sample_cross_entropy(mix_out, among=gsa.seen)  # (m)
     old_weight = mix_out.weight * gsa.old[mix_out.y]  # X^buf
     return {"T2": mean(each, old_weight), "T3": mean(each, mix_out.weight)}

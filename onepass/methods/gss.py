@@ -13,8 +13,8 @@ samples by all parameters. S_1 ... S_n are disjoint random subsets of the memory
 
 A stored sample keeps the c_i with which it arrived as its score s. While there are free slots,
 samples are stored. Once the memory is full, a batch with c >= 0 adds nothing. In any other batch
-each sample i gets a victim j, drawn without replacement with probability proportional to s_j - min
-s:
+each sample i gets a victim j, a stored sample that it may replace. Victims are drawn without
+replacement, with probability proportional to s_j - min s:
 
     P(i replaces j) = (s_j + 1) / ((s_j + 1) + (c_i + 1))
 
@@ -26,15 +26,15 @@ Decisions:
 - The first batch has score 0.1. A batch that fills the memory loses its remaining samples.
 - While the memory has fewer samples than n subsets need, the last subset is short and the missing
   ones are left out.
-- If all scores are equal, every stored sample is equally likely to be a victim. If not, samples
-  with the lowest score never are. A new sample for which no victim is left is dropped.
+- If all scores are equal, every stored sample is equally likely to be a victim. If not, a sample
+  with the lowest score is never one. A new sample for which no victim is left is dropped.
 
 Departures: one optimiser step on both batches (a joint forward pass, the sum of two means), like
 `er` here. The authors' code takes two steps, one on each batch, and repeats this ten times for each
 batch. It has no augmentation, and its softmax has all classes of the dataset.
-Cost: batch + replay images, and n subsets + batch single images for the gradients of the update,
-all forward and backward. GPU memory for twice n + batch gradient vectors (ResNet18: 40 x 11.2 M
-floats, 1.8 GB). Kept: raw samples, labels, scores.
+Cost: batch + replay images, and n `subset_size` + batch images for the gradients of the update, all
+forward and backward. GPU memory for 2 (n + batch) gradient vectors (ResNet18, n = batch = 10: 40 x
+11.2 M floats, 1.8 GB). Kept: raw samples, labels, scores.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from onepass.learning.traits import Traits
 from onepass.memory import FillFirst
 from onepass.nets import Gradients, gradients_per_batch
 
-FIRST_SCORE = 0.1
+FIRST_SCORE = 0.1  # c_i while the memory is empty
 TINY = torch.finfo(torch.float32).tiny
 LEAST_EXPONENT = -120  # 2^-120 still has an inverse in fp32
 PIECES = 4096  # gradient vectors are cut into these, so that all of a GPU's multiprocessors work
@@ -77,21 +77,21 @@ def pairwise_dots(first: Tensor, second: Tensor) -> Tensor:
 
 
 def largest_exponent(rows: Tensor) -> Tensor:
-    """Returns the binary exponent of each row's largest entry."""
+    """Returns the binary exponent of the largest absolute value in each row."""
     low, high = rows.aminmax(dim=1)  # abs would copy
     return torch.frexp(torch.maximum(high, -low)).exponent.clamp(min=LEAST_EXPONENT)
 
 
 def scale_down(rows: Tensor, exponent: Tensor) -> Tensor:
-    """Divides rows by these powers of 2, in place, so that squares of tiny gradients do not
-    underflow."""
+    """Divides each row by 2^exponent, in place, so that squares of tiny gradients do not underflow.
+    Returns the rows."""
     inverse = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), -exponent)
     return rows.mul_(inverse.unsqueeze(1))
 
 
 def cosines(singles: Gradients, subsets: Gradients) -> Tensor:
-    """Returns cosines with each subset's gradient, (samples + 1, subsets); 0 where a gradient
-    vanishes.
+    """Returns the cosine between each sample's and each subset's gradient, (samples + 1, subsets).
+    It is 0 where one of the gradients is 0.
 
     The last row is for the mean of the samples' gradients, which is the gradient of the whole
     batch."""
@@ -117,24 +117,26 @@ def replacement_probability(victim: Tensor, new: Tensor) -> Tensor:
 
 
 class ScoredMemory(FillFirst):
-    """A memory that offers its most redundant samples for replacement once it is full."""
+    """A memory that replaces samples once it is full. Samples with high scores, which are similar
+    to other stored ones, are replaced more often."""
 
     def victims(self, count: int) -> Tensor:
-        """Returns slots drawn without replacement, with probability proportional to score - lowest
-        score.
+        """Returns `count` slots, drawn without replacement with probability proportional to score -
+        lowest score.
 
-        Where none is left it returns the scratch row."""
+        If too few slots have a positive probability, the rest are the scratch row, `capacity`."""
         score = self.fields["score"][: self.capacity]
         low, high = score.aminmax()
         rate = F.pad(score - low + (low == high), (0, count))
-        # independent exponential times at these rates: the earliest ones are this draw
+        # draw an exponential time at each slot's rate: the earliest slots are a draw without
+        # replacement, with probability proportional to the rates
         uniform = torch.rand(len(rate), generator=self.rng, device=rate.device)
         slots = (-uniform.log() / rate).topk(count, largest=False).indices
         return slots.masked_fill(rate.index_select(0, slots) == 0, self.capacity)
 
     def exchange(self, x: Tensor, y: Tensor, score: Tensor, diverse: Tensor) -> None:
-        """Lets samples replace their victims at random by the scores. Nothing is replaced if the
-        batch is not diverse or a slot is free."""
+        """Replaces each victim by its new sample, with the probability that follows from their
+        scores. Nothing is replaced if `diverse` (c < 0) is false or a slot is free."""
         victims = self.victims(len(y))
         chance = replacement_probability(self.fields["score"].index_select(0, victims), score)
         uniform = torch.rand(len(y), generator=self.rng, device=y.device)
@@ -199,7 +201,7 @@ class GSS(Replay):
         return ImageCount(self.subsets * self.subset_size + batch)
 
     def teacher_images(self, batch: int) -> int:
-        return super().cost(batch).trained
+        return super().cost(batch).trained  # the update's images are not distilled
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                         (b)
@@ -217,8 +219,8 @@ class GSS(Replay):
         return Step.of(loss, stream_out, replay_out)
 
     def scores_of(self, stream: Samples) -> tuple[Tensor, Tensor]:
-        """Returns c_i of each sample, (b), and whether c < 0: the gradient of the batch points away
-        from all subsets."""
+        """Returns c_i of each sample, (b), and whether c < 0: the gradient of the batch opposes
+        those of all subsets."""
         slots, genuine = self.store.draw_slots(self.subsets * self.subset_size)
         x, y = (held.index_select(0, slots) for held in (self.store.x, self.store.y))
         drawn = Samples(x, y, genuine.float())
@@ -230,8 +232,8 @@ class GSS(Replay):
         return score, best[-1] < 0
 
     def gradients_of(self, samples: Samples, batches: int) -> Gradients:
-        """Returns the gradients of the mean cross-entropy of each of `batches` equal pieces of the
-        samples."""
+        """Cuts the samples into `batches` equal pieces. Returns the gradient of the mean
+        cross-entropy of each piece."""
         x, y, weight = (part.view(batches, -1, *part.shape[1:]) for part in samples)
 
         def loss(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:

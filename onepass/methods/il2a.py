@@ -2,8 +2,8 @@
 represented by the mean and the spread of their features.
 
 Paper: Zhu et al., "Class-Incremental Learning via Dual Augmentation", NeurIPS 2021. h are the
-backbone's features and h' those of the network at the last boundary. w_c and b_c are the rows of
-the head, t is a temperature, N are the new classes.
+backbone's features and h' those of the network at the last boundary. w_c and b_c are a row of the
+head and its bias, t is a temperature. N are the classes that are new since that boundary.
 
 Class augmentation. X^mix are mixtures of two images of the batch from different classes of N, up to
 four times as many as there are images:
@@ -13,8 +13,10 @@ four times as many as there are images:
 Each unordered pair {y_i, y_j} is an auxiliary class with its own row behind the head's rows.
 Auxiliary rows start anew with each task.
 
-Semantic augmentation. mu_k and Sigma_k are the mean and the covariance of the features of class k.
-The cross-entropy of samples of N(mu_k, s Sigma_k) is at most that of the logits
+Semantic augmentation. mu_k, the prototype of class k, and Sigma_k are the mean and the covariance
+of its features. The authors replace features drawn around the prototype by a bound. The mean
+cross-entropy of features from the normal distribution with mean mu_k and covariance s Sigma_k is at
+most that of the logits
 
     o_kc = w_c mu_k + b_c + s/2 (w_c - w_k)^T Sigma_k (w_c - w_k)        (s = 2.5)
 
@@ -28,6 +30,8 @@ current classes included:
       + semantic E_{k in O} -log softmax_{seen}(o_k / t)_k
       + distillation |h - h'|    over all images of the step: a norm, not a mean
 
+In the first task the last two terms are 0.
+
 Decisions: the paper stores no samples. How the GSA authors gave it a memory is not known, so the
 replay (second term) and what follows from it are ours:
 
@@ -37,16 +41,17 @@ replay (second term) and what follows from it are ours:
 - The covariance is never formed. (w_c - w_k)^T Sigma_k (w_c - w_k) is the variance over samples of
   (w_c - w_k) h. A memory of 1000 needs 2 MB of features; covariances of 100 classes would need 105
   MB.
-- The loss takes the mean over all old classes. The paper draws 64 of them at random, which gives
-  the same mean on average.
-- The pair of the a-th and the b-th class of a task, a < b, has the number b (b - 1) / 2 + a. The
-  number of classes therefore need not be known. Pairs with numbers from `pairs` on are not mixed.
+- The loss takes the mean over all old classes that have stored features. The paper draws 64 old
+  classes at random, which gives the same mean on average.
+- The pair of the classes a < b of a task, counted from 0, has the number b (b - 1) / 2 + a. The
+  number of classes therefore need not be known. Mixtures of pairs with numbers from `pairs` on have
+  weight 0.
 - Auxiliary rows start at zero, and decay leaves the rows without a pair there.
 - `distillation` is 0.1, not the authors' 10. Theirs was tuned for many epochs and keeps the network
-  from moving in a single pass. Held-out tenth of digits, M=100, seeds 0 to 2: 10 gives 75.0, 1
-  gives 79.3, 0.3 gives 90.5, 0.1 gives 93.3, 0.03 gives 92.4.
+  from moving in a single pass. Accuracy on a held-out tenth of digits, M=100, seeds 0 to 2: 10
+  gives 75.0, 1 gives 79.3, 0.3 gives 90.5, 0.1 gives 93.3, 0.03 gives 92.4.
 - Few samples give a covariance without full rank. Nothing here inverts it, so none is shrunk.
-- Stream, mixtures and replay have one joint forward pass. Pairs of one class are mixed too, at
+- Stream, mixtures and replay have one joint forward pass. Two images of one class are mixed too, at
   weight 0.
 
 Departures from the authors' code: their code looks up a class's covariance by its label in a list
@@ -79,14 +84,16 @@ from onepass.nets import build
 from onepass.nets.optimisers import reset_rows
 
 MIXED = 4  # mixtures for each image
-BETA = 20
+BETA = 20  # both parameters of the Beta distribution of l
 NEAREST_TO_HALF = 0.1  # a share l further from 1/2 becomes 1/2
-SPREAD = 2.5  # s
+SPREAD = 2.5  # s, the factor of Sigma_k
 
 
 def mixing_shares(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """Returns shares l of this shape. The middle one of 2 n - 1 uniform numbers has the
-    distribution Beta(n, n); torch cannot draw Beta from a given generator."""
+    """Returns random shares l of this shape.
+
+    torch cannot draw from a Beta distribution with a given generator. But the middle one of 2 n - 1
+    uniform numbers has the distribution Beta(n, n)."""
     uniform = torch.rand(*shape, 2 * BETA - 1, generator=rng, device=rng.device)
     drawn = uniform.sort(dim=-1).values[..., BETA - 1]
     return torch.where((drawn - 0.5).abs() > NEAREST_TO_HALF, 0.5, drawn)
@@ -109,7 +116,8 @@ def semantic_logits(
     """Returns o_kc for each class k, (C, C), from features of its samples, and a mask (C) of the
     classes that have samples.
 
-    `weight` (C, F) and `bias` (C) are the head's. Samples that are not `held` take no part.
+    `weight` (C, F) and `bias` (C) are the head's. `held` (n) is 1 for samples that take part, else
+    0.
 
     >>> features, y = torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0])  # mean 2, variance 2
     >>> weight, bias = torch.tensor([[0.0], [1.0]]), torch.zeros(2)
@@ -128,11 +136,12 @@ def semantic_logits(
 
 
 class FeatureReservoir(Reservoir):
-    """A reservoir that also stores the features of its samples at the last task end."""
+    """A reservoir that also stores features of its samples, which `IL2A.on_task_end` computes.
+    `known` is 0 for samples that arrived since then and have no features."""
 
     def forget(self, chosen: Tensor) -> None:
-        """Deletes samples, and also features that are not `known`: they may belong to a replaced
-        sample."""
+        """Deletes samples. It also clears the features of slots that are not `known`, which may
+        still be those of a replaced sample."""
         super().forget(chosen)
         self.fields["features"].mul_(self.fields["known"].unsqueeze(1))
 
@@ -156,12 +165,12 @@ class IL2A(Replay):
     temperature
         Temperature t of all softmaxes in training.
     semantic
-        Weight of the cross-entropy on the old classes' features.
+        Weight of the cross-entropy of the old classes' logits o_k.
     distillation
         Weight of the distance to the previous network's features.
     pairs
-        Number of auxiliary classes, one for a pair of the task's classes: 190 are the pairs of 20
-        classes.
+        Number of auxiliary classes, one for each pair of the task's classes. 20 classes have 190
+        pairs.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -178,7 +187,8 @@ class IL2A(Replay):
     previous: PreviousNetwork = field(init=False)
     traits: ClassVar[Traits] = Traits(
         unsupported={
-            "distil": "logits are divided by a temperature, and half of them are of mixtures"
+            "distil": "logits are divided by a temperature, and half of them are of mixtures or "
+            "stand for features drawn around prototypes (the mean features of old classes)"
         },
         exempt={
             "devices_agree": "mixtures are drawn by the device's own generator",
@@ -237,7 +247,7 @@ class IL2A(Replay):
 
         images = torch.cat([of_stream, mixed.x, of_replay])
         h = self.model.features(images)  # (5b + r, F)
-        h_previous = self.previous.features(images)  # h'
+        h_previous = self.previous.features(images)  # features h'
         sizes = [len(of_stream), len(mixed.y), len(of_replay)]
         both_h, replay_h = torch.split(h, [sum(sizes[:2]), sizes[2]])
         logits = self.tempered(self.model.head, both_h)  # (5b, C)
@@ -263,14 +273,16 @@ class IL2A(Replay):
         return self.model.on(top, features) / self.temperature
 
     def mixed(self, views: Tensor, y: Tensor) -> Samples:
-        """Returns X^mix: mixtures of views, (4b), with y the number of the pair."""
+        """Returns X^mix, (4b): mixtures of each view with random other ones. Their y is the number
+        of the pair of classes."""
         rng, n = self.trainer.rngs["draws"], len(y)
         partner = (
             torch.rand(MIXED, n, generator=rng, device=self.trainer.torch_device)
             .argsort(dim=1)
             .flatten()
         )
-        own = mixing_shares((MIXED * n,), rng).view(-1, *[1] * (views.ndim - 1))  # l
+        # the share l of the first image
+        own = mixing_shares((MIXED * n,), rng).view(-1, *[1] * (views.ndim - 1))
         first = views.repeat(MIXED, *[1] * (views.ndim - 1))
         x = own * first + (1 - own) * views.index_select(0, partner)
 
@@ -284,8 +296,8 @@ class IL2A(Replay):
     def augmented_loss(
         self, logits: Tensor, features: Tensor, stream: Output, mixed: Samples
     ) -> Tensor:
-        """Returns the cross-entropy of stream and mixtures among the classes seen and the auxiliary
-        ones.
+        """Returns the mean cross-entropy of stream and mixtures, with a softmax over the classes
+        seen and the auxiliary classes of the running task.
 
         The columns of auxiliary classes lie behind the head's."""
         auxiliary = self.tempered(self.model.get_submodule("auxiliary"), features)  # (5b, A)
@@ -299,7 +311,8 @@ class IL2A(Replay):
         return cross_entropy(both_out, among=torch.cat([self.seen, active]))
 
     def semantic_loss(self) -> Tensor:
-        """Returns the cross-entropy of the old classes' semantic logits."""
+        """Returns the mean cross-entropy of the logits o_k of the old classes k that have stored
+        features."""
         head, store, slots = self.model.head, self.store, slice(self.memory)
         # y is copied: the memory may store the batch before backward reads y
         y, fields = store.y[slots].clone(), store.fields
@@ -311,7 +324,8 @@ class IL2A(Replay):
         return cross_entropy(prototypes, among=self.seen)
 
     def on_task_end(self) -> None:
-        """Computes the features of the memory anew and resets the auxiliary classes."""
+        """Computes the features of all stored samples anew. Sets the rows of the auxiliary classes
+        to 0."""
         held = int(self.store.size)
         self.store.fields["features"][:held] = self.trainer.features_of(self.store.x[:held])
         self.store.fields["known"][:held] = 1

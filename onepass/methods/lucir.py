@@ -1,11 +1,11 @@
 """LUCIR, a unified classifier by rebalancing: a cosine head with fixed old rows, features that are
-held to those of the previous network, and a margin between old and new classes.
+held to those of the previous network, and a margin between the cosines of old and new classes.
 
 Paper: Hou et al., "Learning a Unified Classifier Incrementally via Rebalancing", CVPR 2019. N are
 the classes that are new since the last boundary, O the older ones. X is the stream batch and a draw
 from the memory, current classes included; X^old are its samples of O. h are the features, h' those
-of the network at that boundary for the same views. w_c are the rows of the head, K(x) the 2 new
-classes with the highest cosines:
+of the network at that boundary for the same views. w_c are the rows of the head. K(x) are the 2
+classes of N that have the highest cosines for x:
 
     o_c = s cos(h, w_c),  s a number that is trained
     L = E_X -log softmax_{seen}(o)_y + distill sqrt(|O| / |N|) E_X (1 - cos(h, h'))
@@ -21,10 +21,10 @@ Decisions: how the GSA authors made the method online is not known, so these are
   class, not augmented, before they train.
 - X has one joint forward pass and one mean.
 - s starts at 1, as the authors' does (`scale`). Theirs grows over 160 passes. In a single pass it
-  hardly moves, and the softmax stays nearly uniform. Digits, M=100, five seeds: 68.6 ± 8.3 from 1,
-  80.5 ± 4.2 from 2, 89.3 ± 1.5 from 4, 92.8 ± 2.1 from 10. In tasks of few steps, larger scales
-  leave bad rows that never recover, because they are fixed. With 8 steps a task (the stream of
-  `onepass.tools.checks`, three seeds) accuracy is 60 from 1 and 24 from 10.
+  hardly moves, and the softmax stays nearly uniform. Accuracy on digits, M=100, five seeds: 68.6 ±
+  8.3 from 1, 80.5 ± 4.2 from 2, 89.3 ± 1.5 from 4, 92.8 ± 2.1 from 10. In tasks of few steps,
+  larger scales leave bad rows, which the boundary fixes for good. With 8 steps a task (the stream
+  of `onepass.tools.checks`, three seeds) accuracy is 60 from 1 and 24 from 10.
 - A stream sample of an old class counts as old in the margin, as a replayed one does.
 - With a single new class, K(x) is that class.
 
@@ -59,11 +59,11 @@ HARDEST = 2  # |K(x)|
 
 
 def margin_ranking(cosines: Output, new: Tensor, old: Tensor, margin: float) -> Tensor:
-    """Returns the mean, over samples of old classes and their HARDEST new classes, of max(0, margin
-    - cos_y + cos_c).
+    """Returns the mean of max(0, margin - cos_y + cos_c) over samples of old classes and over the
+    HARDEST new classes c of each.
 
-    The HARDEST new classes have the highest cosines; there may be only one. The logits of `cosines`
-    are cosines.
+    These are the new classes with the highest cosines. If there is only one new class, it is that
+    one. `cosines` has cosines in place of logits. `new` and `old` are masks (C).
 
     >>> old = torch.tensor([True, False, False, False])
     >>> sample = Output(torch.tensor([[0.9, 0.6, 0.2, 0.1]]), torch.tensor([0]), torch.ones(1))
@@ -78,8 +78,8 @@ def margin_ranking(cosines: Output, new: Tensor, old: Tensor, margin: float) -> 
 
 
 class FixedRows(StatefulPart):
-    """Fixes the head's rows of old classes, and knows the rows that the current batch brings
-    (`fresh`)."""
+    """Fixes the head's rows of old classes: the optimiser no longer moves them. It also knows the
+    rows whose class the current batch has brought (`fresh`)."""
 
     tensors: ClassVar[tuple[str, ...]] = ("known",)
 
@@ -123,8 +123,8 @@ class LUCIR(Replay):
     replay
         Number of samples drawn from the memory for each stream batch.
     distill
-        Weight of the distance to the previous network's features, if there are as many new classes
-        as old.
+        Weight of the distance to the previous network's features, before the factor sqrt(old
+        classes / new classes).
     margin
         Margin between the cosine of an old sample's class and those of new classes.
     scale
@@ -181,12 +181,12 @@ class LUCIR(Replay):
         head = cast(ScaledCosineHead, self.model.head)
         stream = Samples.of(x, y)  # X^new                                                  (b)
         replay = self.store.draw(self.replay, fallback=stream)  #                           (r)
-        samples = stream.then(replay)  # X
+        samples = stream.then(replay)  # both, X                                        (b + r)
         views = self.views(samples.x)
-        features = self.model.features(views)  # h                                   (b + r, F)
+        features = self.model.features(views)  # features h                          (b + r, F)
         self.imprint(features, samples.y, samples.weight)
         cosine = self.model.on(head.cosines, features)  #                            (b + r, C)
-        out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # o  (b + r, C)
+        out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # logits (b + r, C)
         self.trainer.record_forward([out], [samples])
 
         label_loss = cross_entropy(out, among=self.seen)
@@ -203,8 +203,8 @@ class LUCIR(Replay):
 
     @torch.no_grad()
     def imprint(self, features: Tensor, y: Tensor, weight: Tensor) -> None:
-        """Sets each fresh row to the direction of its class's mean unit feature and the mean length
-        of old rows."""
+        """Gives each fresh row the direction of its class's mean unit feature, and the mean length
+        of old rows. In the first task it changes nothing."""
         head, times = self.model.head, self.views_per_sample
         member = one_hot(y, head.capacity) * weight.unsqueeze(1)  # (n, C)
         units = F.normalize(features.float())

@@ -7,16 +7,19 @@ at random from the memory:
     g       = grad E_{X^new} -log p_y(theta)
     theta'  = theta - lr g                             a virtual step, never taken
     s(x)    = -log p_y(x; theta') + log p_y(x; theta)  what the step would cost candidate x
-    X^buf   = the m candidates of the highest s
-    L       = E_{X^new} -log p_y + E_{X^buf} -log p_y  as g + grad E_{X^buf}, g computed once
+    X^buf   = the m = `replay` candidates of the highest s
+    L       = E_{X^new} -log p_y + E_{X^buf} -log p_y
 
-Decisions where the paper is silent, or made for replays of 64:
+The gradient of L is g plus that of its second term, so g is computed only once.
+
+Decisions, because the paper is silent or because `replay` is 64 here:
 
 - C = 320. The authors' code and RaptorMai's use C = 50 and m = 10. With m = 64, 50 candidates would
   leave nothing to choose, and the method would silently be plain replay of 50 samples. 320 keeps
   the ratio of 5. Fewer candidates than `replay` are refused. The GSA authors' C is unknown.
 - The virtual step is a plain gradient step with the optimiser's `lr`, without moments or decay, for
-  every optimiser. At Adam's 1e-3 the scores are small, but their order is that of -g.grad_x.
+  every optimiser. At Adam's 1e-3 the scores are small. Their order is then that of -g.g_x, where
+  g_x is the gradient of the loss of candidate x.
 - Candidates are scored as they are stored, without augmentation. The chosen ones are augmented
   anew.
 - Scores are computed in fp32 in any training precision, because at this learning rate they are as
@@ -81,8 +84,8 @@ class MIR(Replay):
     replay
         Number of candidates that are replayed with each stream batch.
     candidates
-        Number of samples drawn at random as candidates: at least `replay`, which chooses nothing,
-        better five times as many.
+        Number of samples drawn at random as candidates, at least `replay`. With exactly `replay`
+        all are replayed; five times as many are usual.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -124,7 +127,7 @@ class MIR(Replay):
         g = self.trainer.gradients(stream_loss)
 
         candidates = self.store.draw(self.candidates, fallback=stream)  #  (c)
-        harm = self.interference(candidates, g)  # s                       (c)
+        harm = self.interference(candidates, g)  # scores s                (c)
         replay = highest_scored(harm, candidates, self.replay)  # X^buf    (m)
         (replay_out,) = self.forward(replay)  # logits                  (m, C)
         replay_loss = cross_entropy(replay_out, among=self.seen)
@@ -135,7 +138,7 @@ class MIR(Replay):
         return Step.of(loss, stream_out, replay_out, stream=stream_loss, replay=replay_loss)
 
     def interference(self, samples: Samples, gradients: Sequence[Tensor]) -> Tensor:
-        """Returns s(x), (c): the rise of each sample's loss after one step along these
+        """Returns s(x), (c): the rise of each sample's loss after a virtual step against these
         gradients."""
         inputs = self.views.normalise(samples.x)  # not augmented
         virtual = parameters_after_step(self.model, gradients, self.lr)  # theta'

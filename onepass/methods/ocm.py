@@ -16,8 +16,8 @@ z_i z_j) / t:
 
 n_i is the size of i's pseudo-class, i included. z' is the previous network's projection. X^new is
 the stream batch. X^buf is a draw of min(replay, 7 |seen|) samples from the memory, current classes
-included. K are the classes that the previous network knew. o and o' are both networks' logits of
-two augmented views of X^buf:
+included. K are the classes that the previous network knew. o are the network's logits of an
+augmented view of X^buf. o' are the previous network's logits of another augmented view of X^buf:
 
     first task    L = E_{X^new} -log p_y + L_n(X^new)
     later         L = E_{X^buf} -log p_y + L_n(X^new) + L_u(X^buf) + L_p(X^buf)
@@ -27,16 +27,18 @@ After the first task the stream is trained by contrast alone, and labels are lea
 alone. In short tasks the newest classes are therefore learned late. On the digits, with 29 batches
 a task, the errors are on these classes.
 
-The implementation saves work and gives the same numbers. s_ij is one product, z_i (u_j + z_j). A
-pseudo-class's mean l is the log of the sum minus z_i times the mean of its keys. So the large
-matrix (2048 x 2048) is read by one log-sum-exp and never masked. All views of stream and memory
-share one forward pass, as in the authors' code; the views of X^buf for the logits have another. The
-previous network evaluates R(X^buf) and its view for the logits in one pass, without a graph.
+The implementation saves work and gives the same numbers. s_ij is one product of z_i and the key u_j
++ z_j. A pseudo-class's mean l is the log of the sum minus z_i times the mean of its keys. So the
+large matrix of the memory (2048 x 2048) is read by one log-sum-exp and never masked. All views of
+stream and memory share one forward pass, as in the authors' code; the views of X^buf for the logits
+have another. The previous network evaluates R(X^buf) and its view for the logits in one pass,
+without a graph.
 
 Decisions: with `mirror`, mirror images are further samples. Images that are not square have only
-the eight maps that keep their shape. Vectors are their own only view, used twice because nothing is
-augmented. `rotations` takes the first maps; the first one is the identity. With a backbone of fewer
-than 128 features the projection is as wide as the features, and the window is all of them.
+the eight maps that keep their shape. A vector has one map, itself, and its two views are equal,
+because nothing is augmented. `rotations` takes the first maps; the first one is the identity. With
+a backbone of fewer than 128 features the projection is as wide as the features, and the window is
+all of them.
 Departures from the authors' code (gydpku/OCM): the softmax runs over the classes seen so far, not
 over all classes of the dataset. The previous network is in evaluation mode; theirs stays in
 training mode and uses the statistics of the batch. Two things are left out: a sample's own entry,
@@ -72,13 +74,14 @@ from onepass.learning.traits import Traits
 from onepass.nets import build, project
 
 PROJECTED = 128  # at most: a narrower network keeps its width
-VIEWS = 2
-MAPS = 16
+VIEWS = 2  # R(x) and aug(R(x))
+MAPS = 16  # images in R(x)
 PER_CLASS = 7  # X^buf has at most 7 |seen| samples
 
 
 def rotated(images: Tensor, count: int) -> Tensor:
-    """Returns R: the first `count` maps of all images, map by map, (maps n, c, h, w).
+    """Returns R of all images for the first `count` maps, (maps n, c, h, w): the first map of every
+    image, then the second of every image, and so on.
 
     >>> rotated(torch.arange(4.0).view(1, 1, 2, 2), 4).flatten(1).int().tolist()
     [[0, 1, 2, 3], [0, 3, 2, 1], [2, 3, 0, 1], [2, 1, 0, 3]]
@@ -96,15 +99,16 @@ def rotated(images: Tensor, count: int) -> Tensor:
 
 
 def count_maps(shape: torch.Size) -> int:
-    """Returns the number of maps that inputs (n, ...) of this shape have."""
+    """Returns the number of maps that inputs (n, ...) of this shape have: 16 for square images, 8
+    for other images, 1 for vectors."""
     if len(shape) != 4:
         return 1
     return MAPS if shape[2] == shape[3] else MAPS // 2
 
 
 class EmbeddedViews(NamedTuple):
-    """Views of n samples under R maps: z a / t and its key u + z, both (views, R, n, d), and the
-    samples' classes and weights, (n)."""
+    """Two views of n samples under R maps. `z` is a z / t of the header, and `key` is u + z, both
+    (views, R, n, d). `y` and `weight` (n) are the samples' classes and weights."""
 
     z: Tensor
     key: Tensor
@@ -113,8 +117,8 @@ class EmbeddedViews(NamedTuple):
 
 
 def log_sums(views: EmbeddedViews, *, itself: bool = True) -> Tensor:
-    """Returns, for each view i, the log of the sum of e^{s_ik} over all k of weight 1, (views, R,
-    n); with i itself or without."""
+    """Returns, for each view i, the log of the sum of e^{s_ik} over all views k of weight 1,
+    (views, R, n). With `itself` false the sum leaves out k = i."""
     z, key = views.z.flatten(0, 2), views.key.flatten(0, 2)
     copies = len(key) // len(views.y)
     # if nothing has weight (the user deleted the memory) all stay in, or the sum would be empty
@@ -128,8 +132,8 @@ def log_sums(views: EmbeddedViews, *, itself: bool = True) -> Tensor:
 
 
 def class_similarity(views: EmbeddedViews) -> tuple[Tensor, Tensor]:
-    """Returns, for each view i, the mean of s_ij over the views j of its pseudo-class, i included,
-    (views, R, n), and their number, (n)."""
+    """Returns, for each view i, the mean of s_ij over the views j of its pseudo-class, (views, R,
+    n), and the number of these views, (n). Both include i."""
     same = (views.y.unsqueeze(1) == views.y) * views.weight  # (n, n)
     count = len(views.key) * same.sum(dim=1).clamp(min=1)
     keys = same @ views.key.sum(dim=0) / count.unsqueeze(1)  # their mean, (R, n, d)
@@ -142,13 +146,13 @@ def mean_of_views(values: Tensor, views: EmbeddedViews) -> Tensor:
 
 
 def class_contrast(views: EmbeddedViews) -> Tensor:
-    """Returns L_u; with the previous network's projections as keys, L_p."""
+    """Returns L_u of the header. If the keys are the previous network's projections, it is L_p."""
     similarity, _ = class_similarity(views)
     return mean_of_views(log_sums(views) - similarity, views)
 
 
 def stream_contrast(views: EmbeddedViews) -> Tensor:
-    """Returns L_n."""
+    """Returns L_n of the header, for the views of the stream batch."""
     sums = log_sums(views, itself=False)
     similarity, count = class_similarity(views)
     with_itself = (views.z * views.key).sum(dim=-1)
@@ -184,8 +188,8 @@ class OCM(Replay):
     memory
         Number of samples in the memory.
     replay
-        Maximum number of samples drawn from the memory for each stream batch; at most 7 for each
-        class seen.
+        Number of samples drawn from the memory for each stream batch, but at most 7 times the
+        number of classes seen.
     temperature
         Temperature t of the similarities.
     scale
@@ -253,7 +257,7 @@ class OCM(Replay):
 
     @property
     def maps(self) -> int:
-        """The number of maps of each image."""
+        """The number of maps of each sample; before the first batch, the setting `rotations`."""
         if not self._prepared:
             return self.rotations
         blank = torch.zeros(
@@ -274,18 +278,18 @@ class OCM(Replay):
         return Step.of(loss, out, **terms)
 
     def information_terms(self, stream: Samples) -> tuple[dict[str, Tensor], Output | None]:
-        """Returns all terms of L but the cross-entropy, by name, and the logits of X^buf.
+        """Returns all terms of L but the cross-entropy, by name, and the output (logits) of X^buf.
 
-        In the first task there is no X^buf and no output. `self.task` is read on the host, which is
-        safe: a step is captured anew after the first boundary."""
+        In the first task there is no X^buf, and the output is None. A captured step does not read
+        `self.task` again, which is safe: a step is captured anew after the first boundary."""
         if not self.task:
             (new,) = self.embed([stream], [self.rotate(stream)])
             return {"L_n": stream_contrast(new)}, None
 
         replay = self.draw_replay(stream)  # X^buf                                  (r)
-        turns = [self.rotate(batch) for batch in (stream, replay)]  # R(X)  (R b) (R r)
+        turns = [self.rotate(batch) for batch in (stream, replay)]  # maps R(X)  (R b) (R r)
         new, held = self.embed([stream, replay], turns)
-        (out,) = self.forward(replay)  # o of an augmented view                  (r, C)
+        (out,) = self.forward(replay)  # logits o of an augmented view           (r, C)
         # z' and o'                                                     (R r, d) (r, C)
         past, taught = self.previous_outputs(turns[1], self.views(replay.x))
         to_past = held._replace(z=held.z[:1] / self.scale, key=past.view_as(held.key[:1]))
@@ -297,7 +301,7 @@ class OCM(Replay):
         }, out
 
     def draw_replay(self, stream: Samples) -> Samples:
-        """Returns X^buf (r). While few classes are seen, only its first samples have weight."""
+        """Returns X^buf (r). Samples beyond 7 for each class seen have weight 0."""
         replay = self.store.draw(self.replay, fallback=stream)
         counts = (
             torch.arange(self.replay, device=self.trainer.torch_device)
@@ -306,12 +310,14 @@ class OCM(Replay):
         return replay._replace(weight=replay.weight * counts)
 
     def rotate(self, samples: Samples) -> Tensor:
-        """Returns R(X), map by map, (R n, c, h, w)."""
+        """Returns the first `rotations` maps of all samples, normalised, (R n, c, h, w): the first
+        map of every sample, then the second of every sample, and so on."""
         inputs = self.views.plain(samples.x)
         return rotated(inputs, min(self.rotations, count_maps(inputs.shape)))
 
     def embed(self, batches: list[Samples], turns: list[Tensor]) -> list[EmbeddedViews]:
-        """Returns both views of R(X) of each batch, from one forward pass of all."""
+        """Returns the embedded views R(X) and aug(R(X)) of each batch X, from one forward pass.
+        `turns` has R(X) of each batch."""
         plain = torch.cat(turns)
         features = self.model.features(torch.cat([plain, self.views.augmented(plain)]))
         z = project(self.model, features)

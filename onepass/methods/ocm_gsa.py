@@ -50,7 +50,7 @@ from onepass.methods.ocm import OCM
 )
 @dataclass(kw_only=True, eq=False)
 class OCMGSA(OCM, GSA):
-    """OCM and GSA together. Their classes explain the settings.
+    """OCM and GSA together. `OCM` and `GSA` explain the settings.
 
     >>> import onepass
     >>> data = onepass.load("digits")

@@ -8,7 +8,8 @@ the stream batch, X^buf a draw from the memory of earlier tasks:
     L = E_{X^new u X^buf} -log softmax_{seen}(o)_y
 
 At a task's end the candidates are the memory and samples of the task. Each candidate x has A = 12
-augmented copies. S_c is the number of copies that the network assigns to class c:
+augmented copies. S_c is the number of copies that the network assigns to class c. u is the
+uncertainty of the network:
 
     u(x) = 1 - max_c S_c / A
 
@@ -22,12 +23,12 @@ Decisions: how the GSA authors made the method online is not known, so these are
 - Stream and replay have one joint forward pass and one mean, as in the reference. Its batches are
   half stream, half memory; here the shares are the stream's batch and `replay`.
 - There is no replay before the first rebuild: the stream is repeated at weight 0 instead.
-- The candidates take slots of `memory`, like everything that is stored: R = memory - candidates.
-  The default is a quarter. Held-out digits (M=100, five seeds) and MNIST (M=500, two seeds): a
-  tenth gives 85.6 and 87.5, a fifth 89.9 and 91.9. A quarter gives 89.6 and 92.0, a third 90.0 and
-  91.2, a half 88.7 and 91.5.
+- The `candidates` of the running task take slots of `memory`, like everything that is stored: R =
+  memory - candidates. The default is a quarter of `memory`. Accuracy on held-out digits (M=100,
+  five seeds) and MNIST (M=500, two seeds): a tenth gives 85.6 and 87.5, a fifth 89.9 and 91.9. A
+  quarter gives 89.6 and 92.0, a third 90.0 and 91.2, a half 88.7 and 91.5.
 - Candidates with equal u keep their order: those of the memory before those of the task.
-- Samples that come after `end_task` without a new task are trained but not stored.
+- Samples that come after `end_task` and before `new_task` are trained but never replayed.
 
 Departures from the paper and the authors' code: candidates of the task are a reservoir of
 `candidates` samples. The originals have the whole task on top of the memory, which no online
@@ -56,15 +57,15 @@ from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.memory import RebuiltMemory, TaskReservoir
 
-AUGMENTED = 12  # A
-SCORED_AT_ONCE = 512
+AUGMENTED = 12  # A, the number of copies of a candidate
+SCORED_AT_ONCE = 512  # candidates in one piece, to limit the GPU memory
 
 
 def diverse(y: Tensor, uncertainty: Tensor, quota: int) -> Tensor:
     """Returns a mask of the candidates to keep, (n).
 
-    In each class, sorted by uncertainty, it selects every (n_c // quota)-th candidate up to the
-    quota; all if there are no more than that.
+    In each class of n_c candidates, sorted by uncertainty, it keeps every (n_c // quota)-th up to
+    `quota` of them. A class with no more candidates than the quota keeps all.
 
     >>> diverse(torch.zeros(6).long(), torch.tensor([0.5, 0.1, 0.4, 0.2, 0.3, 0.6]), 2).nonzero().T
     tensor([[1, 2]])
@@ -98,8 +99,8 @@ class RainbowRT(Replay):
     replay
         Number of samples drawn from the memory for each stream batch.
     candidates
-        Number of these samples that come from the running task, as candidates for its end; none: a
-        quarter of `memory`.
+        Number of these slots for samples of the running task, which are candidates at its end;
+        none: a quarter of `memory`.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -135,7 +136,7 @@ class RainbowRT(Replay):
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
     ) -> RebuiltMemory:
-        """Makes the memory for replay; `build` makes the reservoir of candidates."""
+        """Returns the memory for replay. `build` makes the reservoir of candidates."""
         quarter = math.ceil(self.memory / 4)
         candidates = quarter if self.candidates is None else self.candidates
         return RebuiltMemory(self.memory - candidates, shape, dtype, rng)
@@ -151,7 +152,7 @@ class RainbowRT(Replay):
         return Step.of(loss, *self.trainer.split_output(both_out, stream, replay))
 
     def on_task_end(self) -> None:
-        """Rebuilds the memory."""
+        """Replaces the memory for replay by a choice from the memory and the task's candidates."""
         kept, came = int(self.store.size), int(self.running.size)
         x = torch.cat([self.store.x[:kept], self.running.x[:came]])
         y = torch.cat([self.store.y[:kept], self.running.y[:came]])
@@ -159,7 +160,7 @@ class RainbowRT(Replay):
         lots = torch.rand(
             2, len(y), generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
         )
-        slots = self.store.capacity  # R
+        slots = self.store.capacity  # R, the slots for replay
         quota = slots // int(self.seen.sum())
         chosen = diverse(y, self.uncertainty(x) if kept else lots[0], quota)
         # chosen candidates come before all others
@@ -175,8 +176,7 @@ class RainbowRT(Replay):
         return 1 - votes.amax(dim=1) / AUGMENTED
 
     def votes(self, x: Tensor) -> Tensor:
-        """Returns S, (n, C): the number of copies of each sample that are assigned to each
-        class."""
+        """Returns S, (n, C): how many copies of each sample the network assigns to each class."""
         inputs, evaluator = self.views.normalise(x), self.trainer.eval_model
         votes = torch.zeros(
             len(x), len(self.seen), dtype=torch.int64, device=self.trainer.torch_device

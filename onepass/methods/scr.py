@@ -24,8 +24,8 @@ Decisions:
 - The two views have separate forward passes, as in the authors' code, so BatchNorm sees each alone.
 - The very first batch meets an empty memory. It is stored and not trained on, as in the authors'
   code: there is no forward pass, and no weight decay moves a parameter.
-- The head's linear rows are not used. They never train, `head` changes nothing, and the gradient
-  probe, which needs logits, has nothing to measure.
+- The head's linear rows are not used. They never train, and `head` changes nothing. The probe
+  `balance` measures gradients on logits, so it has nothing to measure.
 - In a review, gradients divided by 10 make the steps of SGD ten times smaller. Those of Adam shrink
   only as far as its moments remember larger gradients.
 
@@ -59,7 +59,7 @@ from onepass.learning.traits import Traits
 from onepass.nets import FeatureClassifier, NearestMean, project, projection_head
 
 VIEWS = 2
-REVIEW_DIVISOR = 10  # of the gradients
+REVIEW_DIVISOR = 10  # of the gradients in a review
 
 
 @method(
@@ -77,14 +77,14 @@ class SCR(Replay):
     memory
         Number of samples in the memory.
     replay
-        Number of samples drawn from the memory for each stream batch, and of each batch of a
-        review.
+        Number of samples drawn from the memory for each stream batch. A batch of a review has at
+        most this many.
     temperature
         Temperature t of the similarities.
     first_view
         The first of a sample's two views: `plain`, or `augmented` like the second.
     review
-        Whether the memory is trained on once more at the end of each task.
+        Whether the network trains on the memory once more at the end of each task.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -137,7 +137,8 @@ class SCR(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # (b)
         loss = torch.zeros((), device=self.trainer.torch_device)
-        if self.steps:  # else the memory is empty; no graph is captured before step 2
+        # In step 0 the memory is empty. The branch is safe: no graph is captured before step 2.
+        if self.steps:
             replay = self.store.draw(self.replay, fallback=stream)  # (r)
             loss = self.contrast(stream.then(replay))
         self.keep(x, y)
@@ -156,7 +157,7 @@ class SCR(Replay):
         return supervised_contrastive(z, y, weight, self.temperature)
 
     def on_task_end(self) -> None:
-        """Makes the review: the memory in random order, each sample once."""
+        """Trains on the memory in random order, each sample once (the review)."""
         held = int(self.store.size)
         if not self.review or not held:
             return
@@ -165,7 +166,7 @@ class SCR(Replay):
         )
         for slots in torch.tensor_split(order, math.ceil(held / self.replay)):
             weight = torch.ones(len(slots), device=self.trainer.torch_device)
-            # every stored sample counts: this is not a draw with padding
+            # a draw has weight 0 for padding; these samples are all genuine
             samples = Samples(self.store.x[slots], self.store.y[slots], weight)
             self.descend(self.contrast(samples) / REVIEW_DIVISOR)
         self.trainer.count_images(
@@ -175,7 +176,7 @@ class SCR(Replay):
     def scorer(self) -> nn.Module:
         """Returns the backbone with the nearest class mean of the current memory."""
         held = int(self.store.size)
-        # h; NearestMean normalises it to u
+        # the features h, which NearestMean normalises to u
         features = self.trainer.features_of(self.store.x[:held], self.trainer.predicting_model)
         weight = torch.ones(held, device=self.trainer.torch_device)
         means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)

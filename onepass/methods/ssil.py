@@ -2,9 +2,9 @@
 distilled separately from the previous network.
 
 Paper: Ahn et al., "SS-IL: Separated Softmax for Incremental Learning", ICCV 2021. N are the classes
-that are new since the last boundary, O the older ones, L_r those of an earlier task r. X^new is the
-stream batch, X^buf a draw from the memory among O. o are the network's logits, o' those of the
-network at that boundary for the same views:
+that are new since the last boundary, O the older ones, L_r the classes of an earlier task r. X^new
+is the stream batch, X^buf a draw of samples of O from the memory. o are the network's logits, o'
+those of the network at that boundary for the same views:
 
     L = 1/(b + r) [ sum_{X^new} -log softmax_N(o)_y + sum_{X^buf} -log softmax_O(o)_y ]
       + strength sum_r T^2 E_{X^new u X^buf} KL(softmax_{L_r}(o'/T) || softmax_{L_r}(o/T))
@@ -14,10 +14,11 @@ Decisions:
 - X^new and X^buf have one joint forward pass, as in the authors' code.
 - `loss="mean"` is one mean over both, as in the paper and its code. A stream sample then weighs as
   much as a replayed one: 10 to 64 here. `loss="sum"` has two means, 1 to 1, as in the online port
-  in AML's repository (which distils only replayed samples, without T^2). Digits, M=100, five seeds:
-  81.6 ± 3.0 with one mean, 80.7 ± 2.9 with two.
+  in AML's repository (which distils only replayed samples, without T^2). Accuracy on digits, M=100,
+  five seeds: 81.6 ± 3.0 with one mean, 80.7 ± 2.9 with two.
 - A stream sample of an old class competes with the old classes, as replayed ones do.
-- In the first task, and while the memory holds no old class, L is cross-entropy on the stream.
+- In the first task, L is the cross-entropy on the stream. In a later task whose memory holds no old
+  class, L has no replay, but the stream batch is still distilled.
 
 Departures from the paper and the authors' code: one pass over the stream, in which N and the tasks
 are known only as far as their classes have been seen. The authors' learning rate falls as 1 / t
@@ -48,8 +49,8 @@ from onepass.nets.optimisers import pad_rows
 
 
 def group_log_softmax(logits: Tensor, group: Tensor) -> Tensor:
-    """Returns the log of a softmax within each group of classes, (n, C). `group` (C) identifies the
-    group of each class by one of its rows.
+    """Returns the log of a softmax within each group of classes, (n, C). `group` (C) has, for each
+    class, a row of the head that is in the same group and stands for it.
 
     >>> logits, group = torch.tensor([[3.0, 3.0, 5.0]]), torch.tensor([0, 0, 2])
     >>> group_log_softmax(logits, group).exp()
@@ -64,8 +65,8 @@ def group_log_softmax(logits: Tensor, group: Tensor) -> Tensor:
 
 
 def task_distillation(out: Output, taught: Tensor, group: Tensor, temperature: float) -> Tensor:
-    """Returns T^2 times the mean of the sum over groups of KL(softmax(taught / T) || softmax(o /
-    T)).
+    """Returns T^2 times the mean over samples of the sum over groups of KL(softmax(taught / T) ||
+    softmax(o / T)).
 
     Each softmax runs within its group. A class that is its own group adds nothing."""
     own = group_log_softmax(out.logits / temperature, group)
@@ -75,7 +76,8 @@ def task_distillation(out: Output, taught: Tensor, group: Tensor, temperature: f
 
 
 class TaskOfClass(StatefulPart):
-    """The task of each class, `first` (C): the first row that the task brought."""
+    """The task of each class. `first` (C) stands for the task: it is the row of the first class
+    that arrived in it."""
 
     tensors: ClassVar[tuple[str, ...]] = ("first",)
 
@@ -93,8 +95,8 @@ class TaskOfClass(StatefulPart):
         expect_rows(saved["first"], classes, f"{name}.first")
 
     def groups(self, among: Tensor) -> Tensor:
-        """Returns the task of each class `among` (a mask), (C); every other class is its own
-        group."""
+        """Returns the groups for `group_log_softmax`, (C): classes `among` (a mask) are grouped by
+        task, and every other class is its own group."""
         return torch.where(among, self.first, torch.arange(len(among), device=among.device))
 
 
@@ -168,8 +170,8 @@ class SSIL(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                               (b)
         replay = self.store.draw(self.replay, fallback=stream, among=self.old)  # X^buf  (r)
-        (both_out,) = self.forward(stream.then(replay))  # o                      (b + r, C)
-        taught = self.previous(both_out.views)  # o'                              (b + r, C)
+        (both_out,) = self.forward(stream.then(replay))  # logits o               (b + r, C)
+        taught = self.previous(both_out.views)  # logits o'                       (b + r, C)
 
         is_new = self.new[both_out.y]  # y in N, else y in O                         (b + r)
         rivals = torch.where(is_new.unsqueeze(1), self.new, self.old)  #          (b + r, C)

@@ -1,5 +1,8 @@
-"""Networks: a backbone that returns features, the class head on top, and optimisers. Modules here
-import `functional` and `base`. To add a network, write one file with `@network` and one line here.
+"""Networks: a backbone that returns features, and the class head on top. Also initialisation,
+optimisers, copies, gradients per sample, virtual steps and nearest-mean classifiers.
+
+Modules here import `functional` and `base`. To add a network, write one file with `@network`, and
+import it here.
 """
 
 from onepass.nets.backbone import backbone, feature_count, preprocessing

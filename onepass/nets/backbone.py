@@ -1,4 +1,5 @@
-"""Makes a learner's backbone, from a name or from a module of the user's own."""
+"""Makes a learner's backbone, from a name or from a module of the user's own, and counts its
+features."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ from onepass.nets.initialise import build
 from onepass.nets.registry import NETWORKS, Network, Preprocess, Shape, network_from_reference
 from onepass.nets.tied_copies import tied_eval_copy
 
-LARGEST_MLP_IMAGE = 28
+LARGEST_MLP_IMAGE = 28  # pixels a side; above this, `auto` takes a ResNet18
 
 
 def backbone(net: str | nn.Module, shape: Shape, rng: torch.Generator) -> nn.Module:
-    """Returns the named network for samples of this shape, or a copy of the user's module."""
+    """Returns the named network for samples of this shape, or a copy of the user's module. Raises
+    an InputError if the network cannot be made or copied."""
     if isinstance(net, nn.Module):
         return _copy_of(net)
     found = _network_for(net, shape)
@@ -33,7 +35,10 @@ def backbone(net: str | nn.Module, shape: Shape, rng: torch.Generator) -> nn.Mod
 
 def _copy_of(net: nn.Module) -> nn.Module:
     if odd := [name for name, value in net.state_dict().items() if not isinstance(value, Tensor)]:
-        raise InputError(f"the net keeps {odd[0]!r}, which is no tensor and could not be saved")
+        raise InputError(
+            f"the net's state_dict holds {odd[0]!r}, which is not a tensor and cannot be saved: "
+            "leave it out of the state_dict"
+        )
     try:
         return copy.deepcopy(net)
     except Exception as problem:  # the net's attributes may raise anything
@@ -41,12 +46,14 @@ def _copy_of(net: nn.Module) -> nn.Module:
 
 
 def preprocessing(net: str | nn.Module, shape: Shape) -> Preprocess | None:
-    """Returns the network's own preprocessing of raw inputs. None: the learner applies mean and
-    std."""
+    """Returns the network's own preprocessing of raw inputs, or None if it has none. The learner
+    then applies its mean and std."""
     return None if isinstance(net, nn.Module) else _network_for(net, shape).preprocess
 
 
 def _network_for(name: str, shape: Shape) -> Network:
+    """Returns the network of a name or of a reference `package.module:function`. `auto` depends on
+    the shape of a sample. Raises an InputError if the network does not take this shape."""
     if name == "auto":
         small = len(shape) == 1 or max(shape[1:]) <= LARGEST_MLP_IMAGE
         name = "mlp" if small else "resnet18"
@@ -59,7 +66,8 @@ def _network_for(name: str, shape: Shape) -> Network:
 
 @torch.no_grad()
 def feature_count(body: nn.Module, x: Tensor) -> int:
-    """Returns the number of features, from a forward pass that changes no running statistics."""
+    """Returns the number of features that the backbone returns for the samples x. The forward pass
+    changes no running statistics. Raises an InputError unless it returns (samples, features)."""
     features = tied_eval_copy(body)(x)
     if not isinstance(features, Tensor):
         raise InputError(
@@ -71,5 +79,5 @@ def feature_count(body: nn.Module, x: Tensor) -> int:
             f"returned {tuple(features.shape)}"
         )
     if features.dtype not in (torch.float32, torch.bfloat16):
-        raise InputError(f"the net must return float32 features, not {features.dtype}")
+        raise InputError(f"the net must return float32 or bfloat16 features, not {features.dtype}")
     return int(features.shape[1])

@@ -1,4 +1,5 @@
-"""Class heads that grow. Each row is a class, in order of arrival; spare rows lie behind them."""
+"""Class heads that grow. Each class has a row, in order of arrival. Spare rows without a class come
+last."""
 
 from __future__ import annotations
 
@@ -8,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FIRST_CAPACITY = 16  # rows
+FIRST_CAPACITY = 16  # rows of a new head
 
 
 class Head(nn.Module):
     """A linear class head: a row of weights and a bias per class, and spare rows up to a capacity.
 
-    After each optimiser step, a row that is not free is reset to its held value: a spare row, or
-    any row of a frozen head. Masking its gradient is not enough. With coupled weight decay, Adam
-    moves a parameter by about the learning rate per step even if its gradient is zero.
+    Rows in the mask `free` train. After each optimiser step, `restore` resets the others to their
+    held values: spare rows, and the rows of a frozen head. Masking their gradients is not enough.
+    With coupled weight decay, Adam moves a parameter by about the learning rate per step even if
+    its gradient is zero.
     """
 
     for_training = (
@@ -51,13 +53,14 @@ class Head(nn.Module):
         return F.linear(features, self.weight, self.bias)  # (samples, capacity)
 
     def grow(self, capacity: int, rng: torch.Generator) -> None:
-        """Adds spare rows up to a capacity. Existing rows keep their values. Makes new
-        parameters."""
+        """Adds spare rows up to a capacity. Existing rows keep their values. Weight and bias become
+        new parameters, which the optimiser does not know yet."""
         weight, bias = _initial_rows(capacity - self.capacity, self.weight.shape[1], rng)
         self.extend(weight.to(self.weight.device), bias.to(self.weight.device))
 
     def extend(self, weight: Tensor, bias: Tensor) -> None:
-        """Appends rows with these values. Makes new parameters."""
+        """Appends rows with these values, which do not train. Weight and bias become new
+        parameters."""
         self.free = F.pad(self.free, (0, len(bias)))
         self.held_weight = torch.cat([self.held_weight, weight])
         self.held_bias = torch.cat([self.held_bias, bias])
@@ -68,7 +71,7 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Holds the current values, to which rows that are not free are reset."""
+        """Makes the current values the held ones, to which `restore` resets rows."""
         self.held_weight.copy_(self.weight)
         self.held_bias.copy_(self.bias)
 
@@ -80,12 +83,13 @@ class Head(nn.Module):
     def restore(self) -> None:
         """Resets the rows that are not free to their held values, without host synchronisation."""
         free, weight, bias = self.free, self.weight.data, self.bias.data
-        torch.where(free.unsqueeze(1), weight, self.held_weight, out=weight)
+        torch.where(free.view(-1, 1), weight, self.held_weight, out=weight)
         torch.where(free, bias, self.held_bias, out=bias)
 
 
 class CosineHead(Head):
-    """A head whose logits are scaled cosines between features and rows. Its bias is unused."""
+    """A head whose logits are scaled cosines between features and rows. Its bias is unused and does
+    not train."""
 
     def __init__(self, features: int, capacity: int, rng: torch.Generator, scale: float) -> None:
         super().__init__(features, capacity, rng)
@@ -101,7 +105,7 @@ class CosineHead(Head):
 
 
 class ScaledCosineHead(CosineHead):
-    """A cosine head whose scale is trained."""
+    """A cosine head whose scale is trained, from the given value on."""
 
     def __init__(self, features: int, capacity: int, rng: torch.Generator, scale: float) -> None:
         super().__init__(features, capacity, rng, scale)
@@ -114,8 +118,8 @@ def cosine_head(features: int, rng: torch.Generator, scale: float = 10.0) -> Cos
 
 
 def _initial_rows(rows: int, features: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draws initial weights and biases row by row, so that a row does not depend on how the head
-    grew."""
+    """Returns initial weights and biases, drawn row by row, so that a row's values do not depend on
+    how often the head grew."""
     bound = 1 / math.sqrt(features)
     drawn = (2 * torch.rand(rows, features + 1, generator=rng) - 1) * bound  # bias: last column
     return drawn[:, :-1].contiguous(), drawn[:, -1].contiguous()

@@ -13,10 +13,10 @@ from onepass.base.seeds import seeded_global_generator
 
 
 def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
-    """Makes a module without using the global generator: first its shapes, then its values.
+    """Returns a new module, with values drawn from `rng`. The global generator stays as it was.
 
-    Values from the module's constructor are lost. Raises an InputError for a layer with a tensor
-    that has no rule of initialisation.
+    The constructor determines only the shapes; values that it sets are lost. Raises an InputError
+    if the constructor reads a value, if layers share a tensor, or if no rule initialises a tensor.
     """
     try:
         with torch.device("meta"):  # meta tensors have no values, so nothing is drawn
@@ -40,8 +40,8 @@ def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
 
 
 def _allocate(net: nn.Module) -> None:
-    """Allocates every tensor, like `to_empty`, which imports sympy and takes a third of a
-    second."""
+    """Replaces every meta tensor by one with memory. torch's `to_empty` does the same, but imports
+    sympy, which takes a third of a second."""
     for module in net.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             room = torch.empty(parameter.shape, dtype=parameter.dtype)
@@ -51,8 +51,8 @@ def _allocate(net: nn.Module) -> None:
 
 
 def _refuse_shared(net: nn.Module) -> None:
-    """Raises an InputError if two layers share a tensor, because `_allocate` would separate
-    them."""
+    """Raises an InputError if two layers share a tensor, because `_allocate` would give each its
+    own."""
     known = set()
     for name, module in net.named_modules():
         for key, tensor in _tensors(module):
@@ -62,7 +62,8 @@ def _refuse_shared(net: nn.Module) -> None:
 
 
 def _initialise(module: nn.Module, rng: torch.Generator) -> None:
-    """Initialises a layer's own tensors, not those of the layers inside it."""
+    """Sets initial values of a layer's own tensors, not those of the layers inside it. A layer
+    without a rule stays as it was."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         fan_in = module.weight[0].numel()
         bound = 1 / math.sqrt(fan_in)
@@ -70,15 +71,15 @@ def _initialise(module: nn.Module, rng: torch.Generator) -> None:
         if module.bias is not None:
             nn.init.uniform_(module.bias, -bound, bound, generator=rng)
     elif isinstance(module, nn.BatchNorm2d):
-        module.reset_parameters()
+        module.reset_parameters()  # ones and zeros: nothing is drawn
     elif callable(reset := getattr(module, "reset_parameters", None)):
         with seeded_global_generator(rng):  # `reset_parameters` draws from the global generator
             reset()
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields a module's own parameters, buffers and plain tensor attributes. The latter stay on the
-    meta device."""
+    """Yields a module's own parameters, buffers and plain tensor attributes, by name. `_allocate`
+    leaves the attributes on the meta device."""
     yield from module.named_parameters(recurse=False)
     yield from module.named_buffers(recurse=False)
     yield from ((name, value) for name, value in vars(module).items() if isinstance(value, Tensor))
@@ -86,7 +87,8 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _mark(tensor: Tensor) -> None:
-    """Fills a tensor with a value that no initialisation writes, to detect tensors left out."""
+    """Fills a tensor with a value that no initialisation writes, so that `_still_marked` finds the
+    tensors without initial values."""
     if tensor.is_floating_point() or tensor.is_complex():
         tensor.fill_(math.nan)
     elif tensor.dtype != torch.bool:
@@ -94,7 +96,7 @@ def _mark(tensor: Tensor) -> None:
 
 
 def _still_marked(tensor: Tensor) -> bool:
-    if tensor.is_meta or tensor.dtype == torch.bool:  # no rule initialises a mask
+    if tensor.is_meta or tensor.dtype == torch.bool:  # no rule sets these
         return True
     if tensor.is_floating_point() or tensor.is_complex():
         return bool(tensor.isnan().any())

@@ -1,4 +1,4 @@
-"""The two-layer perceptron of the paper's MNIST experiments."""
+"""The perceptron with two hidden layers of the GSA paper's MNIST experiments."""
 
 from __future__ import annotations
 

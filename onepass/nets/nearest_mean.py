@@ -1,4 +1,4 @@
-"""Classifiers of features in place of a class head: the nearest class mean."""
+"""The nearest-class-mean classifier, and a network that has it in place of its class head."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from onepass.functional.losses import one_hot
 from onepass.nets.classifier import Classifier
 
-ABSENT = -1e9  # the score of a class without samples: finite, and below minus any distance
+ABSENT = -1e9  # the score of a class without samples: finite, and below all other scores
 
 
 class NearestMean(nn.Module):
-    """A nearest-class-mean classifier: the score of a class is minus the distance to its mean.
+    """A nearest-class-mean classifier: the score of a class is minus the distance to its mean. A
+    class without samples never wins.
 
     Features and means are normalised to unit length. Samples of weight 0 are ignored.
 
@@ -36,7 +37,7 @@ class NearestMean(nn.Module):
         self.register_buffer("absent", member.sum(dim=0) == 0)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Returns scores (n, classes)."""
+        """Returns the scores (n, classes) of features (n, features)."""
         exact = "donot_use_mm_for_euclid_dist"  # a matrix product would lose small distances
         # (n, classes); a class without samples has a zero mean, which must not win
         distance = torch.cdist(F.normalize(features), self.means, compute_mode=exact)
@@ -44,7 +45,7 @@ class NearestMean(nn.Module):
 
 
 class FeatureClassifier(nn.Module):
-    """A network followed by a classifier of its features, such as the nearest mean."""
+    """A network's backbone, followed by a classifier of its features, such as the nearest mean."""
 
     def __init__(self, net: Classifier, classifier: nn.Module) -> None:
         super().__init__()

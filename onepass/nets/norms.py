@@ -1,4 +1,5 @@
-"""BatchNorm layers: frozen running statistics, and batches of one sample."""
+"""BatchNorm layers: freezes those that do not train, and explains the error for a batch of one
+sample."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from torch import nn
 
 from onepass.base.errors import InputError
 
-NormLayer = nn.modules.batchnorm._NormBase  # layers with a running mean and variance
+NormLayer = nn.modules.batchnorm._NormBase  # all layers with a running mean and variance
 
 
 def has_training_norms(net: nn.Module) -> bool:
@@ -18,9 +19,9 @@ def has_training_norms(net: nn.Module) -> bool:
 
 
 def freeze_untrained_norms(net: nn.Module, frozen: bool = False) -> None:
-    """Puts BatchNorm layers with frozen parameters into evaluation mode for good. They keep their
-    running statistics and normalise with them. A layer without parameters follows the module that
-    contains it."""
+    """Puts BatchNorm layers whose parameters are all frozen into evaluation mode. They then keep
+    their running statistics and normalise with them. A layer without parameters counts as frozen if
+    the module that contains it is, or `frozen` for the network itself."""
     parameters = list(net.parameters())
     if parameters:
         frozen = not any(parameter.requires_grad for parameter in parameters)
@@ -32,7 +33,7 @@ def freeze_untrained_norms(net: nn.Module, frozen: bool = False) -> None:
 
 @contextmanager
 def explain_single_sample() -> Iterator[None]:
-    """Replaces torch's error about BatchNorm and a single sample by one that says what to do."""
+    """Replaces torch's error for BatchNorm on one sample by an InputError that says what to do."""
     try:
         yield
     except ValueError as problem:

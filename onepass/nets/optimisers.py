@@ -1,4 +1,4 @@
-"""Optimisers whose parameters may gain rows while they train."""
+"""SGD and Adam for parameters that gain rows while they train, and their saved state."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from onepass.nets import in_parallel
+from onepass.nets.fast import parallel
 
 OptimiserKind = Literal["adam", "adamw", "sgd", "nesterov"]
 BETAS = (0.9, 0.99)
 EPS = 1e-8
 MOMENTUM = 0.9
-CORRECTED = 2048  # gradients; for larger k, 1 - beta^k is 1 in single precision
+CORRECTED = 2048  # gradients k; from here on, 1 - beta^k is 1 in single precision
 
 
 class Optimiser(ABC):
-    """An optimiser that calls the functional forms of torch's fused kernels.
+    """An optimiser that calls the functional forms of torch's fused kernels. Parameters come in
+    groups, all with the same settings.
 
     torch's own classes import the compiler when they are made, which takes longer than the rest of
     a start. They also look for hooks and a profiler in each step.
@@ -46,12 +47,13 @@ class Optimiser(ABC):
 
 
 class SGD(Optimiser):
-    """Gradient descent, plain or with Nesterov momentum."""
+    """Stochastic gradient descent, plain or with Nesterov momentum."""
 
     @torch.no_grad()
     def step(self) -> None:
         for group in self.param_groups:
-            moving, gradients = _moving(group)
+            moving = _moving(group)
+            gradients = [parameter.grad for parameter in moving]
             momenta: list[Any] = [None] * len(moving)
             if group["momentum"]:
                 momenta = [self.state[parameter].get("momentum_buffer") for parameter in moving]
@@ -65,36 +67,44 @@ class SGD(Optimiser):
 
 
 class Adam(Optimiser):
-    """Adam or AdamW. The rows of its last group begin at different steps and count their own.
+    """Adam or AdamW. It has two groups: the second is the parameters of the class head, whose rows
+    begin to train at different steps. Each of these rows counts its own gradients.
 
     Adam divides its moments by 1 - beta^k, where k is the number of gradients since they were zero.
-    torch counts steps per parameter. A row that begins at step 1000 would go uncorrected and move
-    up to twice as far as a new parameter.
+    torch counts k per parameter. For a row that begins at step 1000 it would not correct the
+    moments, and the row would move up to about twice as far as a new parameter.
     """
 
     @torch.no_grad()
     def step(self) -> None:
         bodies, rows = self.param_groups
-        moving, _ = _moving(rows)
-        if not moving:
-            self._adam(bodies, bodies["lr"])
+        moving, moving_rows = _moving(bodies), _moving(rows)
+        if moving_rows and parallel.is_capturing(
+            moving_rows[0]
+        ):  # few, and independent of the rest
+            parallel.in_parallel(
+                moving_rows[0],
+                side=lambda _: self._step_rows(moving_rows, rows),
+                main=lambda _: self._adam(moving, moving, bodies),
+            )
             return
-        in_parallel(  # the rows are few and independent of the rest
-            moving[0],
-            side=lambda _: self._step_rows(moving, rows),
-            main=lambda _: self._adam(bodies, bodies["lr"]),
-        )
+        # Outside of a graph one call is faster. It updates all moments, and moves copies of rows.
+        copies = [parameter.clone() for parameter in moving_rows]
+        self._adam([*moving, *moving_rows], [*moving, *copies], bodies)
+        if moving_rows:
+            self._move_rows(moving_rows, rows)
 
     def _step_rows(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
-        self._adam(group, lr=0.0)  # updates the moments only
-        self._move(parameters, group)
+        self._adam(parameters, parameters, {**group, "lr": 0.0})  # updates the moments only
+        self._move_rows(parameters, group)
 
-    def _adam(self, group: dict[str, Any], lr: float | Tensor) -> None:
-        moving, gradients = _moving(group)
-        states = [self._moments_of(parameter) for parameter in moving]
+    def _adam(self, parameters: list[Any], moved: Sequence[Tensor], group: dict[str, Any]) -> None:
+        """Updates the moments of `parameters` by torch's kernel, and the values of `moved`: the
+        parameters themselves, or copies of them."""
+        states = [self._moments_of(parameter) for parameter in parameters]
         adam(
-            moving,
-            gradients,
+            list(moved),
+            [parameter.grad for parameter in parameters],
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],
@@ -104,7 +114,7 @@ class Adam(Optimiser):
             amsgrad=False,
             beta1=BETAS[0],
             beta2=BETAS[1],
-            lr=lr,
+            lr=group["lr"],
             weight_decay=group["weight_decay"],
             eps=EPS,
             maximize=False,
@@ -120,10 +130,10 @@ class Adam(Optimiser):
             )
         return state
 
-    def _move(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
-        """Updates theta - lr m_hat / (sqrt v_hat + eps), where m_hat = m / (1 - beta_1^k), v_hat =
-        v / (1 - beta_2^k) and k belongs to the row. Numerator and denominator are multiplied by
-        sqrt(1 - beta_2^k), which saves an operation per element."""
+    def _move_rows(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+        """Moves parameters to theta - lr m_hat / (sqrt v_hat + eps), where m_hat = m / (1 -
+        beta_1^k), v_hat = v / (1 - beta_2^k), and k is the row's own. Numerator and denominator are
+        multiplied by sqrt(1 - beta_2^k), which saves an operation per element."""
         lr = group["lr"]
         count = self._count(parameters[0])  # k of each row                              (rows)
         count.add_(1).clamp_(max=CORRECTED)
@@ -139,8 +149,8 @@ class Adam(Optimiser):
             parameter.addcmul_(m / below, rate.view(by_row), value=-1)
 
     def _count(self, parameter: nn.Parameter) -> Tensor:
-        """Returns the gradients of each row so far. All parameters have the same rows and share
-        it."""
+        """Returns the number of gradients of each row so far, (rows). It is stored with the first
+        parameter of the group, because all have the same rows."""
         state = self.state[parameter]
         if "count" not in state:
             state["count"] = torch.zeros(len(parameter), dtype=torch.int64, device=parameter.device)
@@ -149,17 +159,16 @@ class Adam(Optimiser):
 
 @lru_cache
 def _corrections(device: torch.device) -> Tensor:
-    """Returns sqrt(1 - beta_2^k) / (1 - beta_1^k) and sqrt(1 - beta_2^k) for each k, (k, 2). A
-    table takes fewer kernels than computing them in each step."""
+    """Returns sqrt(1 - beta_2^k) / (1 - beta_1^k) and sqrt(1 - beta_2^k) for each k up to
+    `CORRECTED`, (k, 2). A table takes fewer kernels than computing them in each step."""
     k = torch.arange(CORRECTED + 1, dtype=torch.float64)
     root = (1 - BETAS[1] ** k).sqrt()
     return torch.stack([root / (1 - BETAS[0] ** k), root], dim=1).float().to(device)
 
 
-def _moving(group: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Returns the parameters that have a gradient, and their gradients."""
-    moving = [parameter for parameter in group["params"] if parameter.grad is not None]
-    return moving, [parameter.grad for parameter in moving]
+def _moving(group: dict[str, Any]) -> list[Any]:
+    """Returns the parameters that have a gradient."""
+    return [parameter for parameter in group["params"] if parameter.grad is not None]
 
 
 def make_optimiser(
@@ -169,8 +178,9 @@ def make_optimiser(
     decay: float,
     rows: Sequence[nn.Parameter] = (),
 ) -> Optimiser:
-    """Returns an optimiser of the trainable parameters. `rows` are the parameters whose rows begin
-    to train at different steps; they all have the same number of rows.
+    """Returns an optimiser of the parameters that train. `rows` are those of them whose rows begin
+    to train at different steps; they all have the same number of rows. SGD has nothing to count for
+    each row and ignores `rows`.
 
     Fused kernels are several times faster than a loop, on a CPU too. On a GPU one kernel takes 36
     tensors. Sorting puts the largest into the first kernel and leaves the small ones to the second.
@@ -190,7 +200,8 @@ def make_optimiser(
 
 
 def replace_parameter(optimizer: Optimiser, old: nn.Parameter, new: nn.Parameter) -> None:
-    """Replaces a parameter by one with more rows, which keeps the moments of the old rows."""
+    """Replaces a parameter in the optimiser by one with more rows. The old rows keep their moments
+    and counts, and the new ones have zeros."""
     for group in optimizer.param_groups:
         group["params"] = [new if parameter is old else parameter for parameter in group["params"]]
     optimizer.state[new] = {
@@ -202,8 +213,8 @@ def replace_parameter(optimizer: Optimiser, old: nn.Parameter, new: nn.Parameter
 def optimiser_state(
     optimizer: Optimiser, parameters: Sequence[nn.Parameter]
 ) -> dict[int, dict[str, Any]]:
-    """Returns the state of each parameter by its position in `parameters`. The optimiser itself
-    orders them by size."""
+    """Returns a copy of the state of each parameter that has one, by position in `parameters`. The
+    optimiser's own order, by size, is not saved."""
     known = optimizer.state
     return {
         position: copy.deepcopy(known[parameter])
@@ -217,8 +228,8 @@ def load_optimiser_state(
     parameters: Sequence[nn.Parameter],
     saved: dict[int, dict[str, Any]],
 ) -> None:
-    """Loads the state into an optimiser that has made no step yet. torch's own `load_state_dict`
-    would cast counts to the dtype of the parameter."""
+    """Loads the result of `optimiser_state` into an optimiser that has made no step yet. torch's
+    own `load_state_dict` would cast counts to the dtype of the parameter."""
     for position, parameter in enumerate(parameters):
         if position in saved:
             values = saved[position].items()
@@ -237,8 +248,8 @@ def _copy_with_layout_of(parameter: nn.Parameter, value: Tensor) -> Tensor:
 
 
 def reset_rows(optimizer: Optimiser, parameter: nn.Parameter, rows: slice) -> None:
-    """Sets the moments and step counts of rows to zero when they begin to train. Weight decay may
-    have changed their moments before."""
+    """Sets the moments and counts of these rows to zero. It is called when they begin to train,
+    because weight decay may have changed their moments before."""
     for value in optimizer.state[parameter].values():
         if value.ndim:
             value[rows] = 0

@@ -1,4 +1,5 @@
-"""Gradients of several mini-batches in one pass, or of single samples, as batches of one."""
+"""Gradients of the loss of several mini-batches in one pass. Batches of one sample give gradients
+per sample."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ Gradients = dict[str, Tensor]
 def gradients_per_batch(
     model: nn.Module, loss: Callable[..., Tensor], x: Tensor, *targets: Tensor
 ) -> Gradients:
-    """Returns d loss(model(x), *targets) / d parameter for every trainable parameter, by name, with
-    one row per mini-batch. In all arguments the first dimension is mini-batches, the second
+    """Returns the gradient of loss(model(x), *targets) for every trainable parameter, by name, with
+    one row per mini-batch. The first dimension of x and of each target is mini-batches, the second
     samples.
 
     The model must be in evaluation mode, so that samples are independent and no statistics change.
-    The result is as large as the parameters times the number of mini-batches.
+    The result takes the memory of all parameters once per mini-batch.
     """
     trainable = {
         name: parameter.detach()

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from onepass.nets.classifier import Classifier
 from onepass.nets.initialise import build
 
-PROJECTED = 128
+PROJECTED = 128  # outputs
 
 
 def projection_head(features: int, rng: torch.Generator) -> nn.Module:
-    """Returns a head of two layers, from features to 128 numbers."""
+    """Returns a projection head of two layers, from features to 128 outputs."""
 
     def layers() -> nn.Module:
         hidden = nn.Linear(features, features)
@@ -23,5 +23,6 @@ def projection_head(features: int, rng: torch.Generator) -> nn.Module:
 
 
 def project(model: Classifier, features: Tensor) -> Tensor:
-    """Returns z, unit rows (n, 128), from the model's module named `projection`."""
+    """Returns the outputs of the model's module named `projection`, normalised to unit length,
+    (n, 128)."""
     return F.normalize(model.on(model.get_submodule("projection"), features))

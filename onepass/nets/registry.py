@@ -21,7 +21,8 @@ Preprocess = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Network:
-    """A registered network: how to make it, and what it takes. `network` documents the fields."""
+    """A registered network. `key` is its name, and `make` its function from the shape of a sample
+    to a module. `network` documents the other fields."""
 
     key: str
     make: Make
@@ -30,7 +31,8 @@ class Network:
     initialises: bool
 
     def shape_given(self, shape: Shape) -> Shape:
-        """Returns the shape of a sample after the network's own preprocessing."""
+        """Returns the shape that `make` gets: that of a sample after the network's own
+        preprocessing."""
         if self.preprocess is None:
             return shape
         return tuple(self.preprocess(torch.zeros(1, *shape)).shape[1:])
@@ -40,7 +42,10 @@ class Network:
         given = "vectors" if len(shape) == 1 else "images"
         if given not in self.takes:
             what = {"vectors": "feature vectors", "images": "images"}[given]
-            raise InputError(f"net {self.key!r} takes {self.takes}, but the samples are {what}")
+            raise InputError(
+                f"net {self.key!r} takes {self.takes}, but the samples are {what}: choose another "
+                "net"
+            )
 
 
 NETWORKS = Registry[Network]("net", plugins.NETWORKS)
@@ -53,23 +58,26 @@ def network(
     preprocess: Preprocess | None = None,
     initialises: bool = False,
 ) -> Callable[[Make], Make]:
-    """Registers a function from the shape of a sample to a module that returns (samples, features).
+    """Returns a decorator that registers a function as a network. The function takes the shape of a
+    sample and returns a module from samples to (samples, features).
 
     Parameters
     ----------
+    key
+        The name of the network, as in `net="mlp"`.
     takes
-        `images`, `vectors`, or `images and vectors`.
+        The samples that it takes: `images`, `vectors`, or `images and vectors`.
     preprocess
         A function from raw inputs (pixels / 255 or vectors, float, on any device) to the network's
         inputs, such as a resize and ImageNet's constants. It replaces the learner's `mean` and
         `std`, in training before augmentation and in predicting. The registered function gets the
-        shape of its output. It must be pure and use plain numbers, because a captured step cannot
-        copy tensors from the host.
+        shape of its output. `preprocess` must be pure and use plain numbers, because a captured
+        step cannot copy tensors from the host.
     initialises
-        Whether the module brings its own values: pretrained ones, or values that it draws from
-        torch's global generator, which is seeded by the learner's seed and restored afterwards. If
-        not, only the module's shapes are used, and each layer is initialised as in PyTorch. A layer
-        without a rule of initialisation is an error.
+        Whether the module keeps the values that its constructor sets: pretrained ones, or draws
+        from torch's global generator, which is seeded by the learner's seed and restored
+        afterwards. If false, only the module's shapes are used, and each layer is initialised as in
+        PyTorch. A layer without a rule of initialisation is an error.
     """
 
     def register(make: Make) -> Make:
@@ -80,8 +88,8 @@ def network(
 
 
 def network_from_reference(reference: str) -> Network:
-    """Returns the network of a function given as `package.module:name`. An unregistered function
-    may take any samples, and its module keeps its values."""
+    """Returns the network of a function given as `package.module:name`. A function that is not
+    registered is assumed to take all samples, and its module keeps its constructor's values."""
     make = plugins.import_reference(reference)
     if not callable(make):
         raise InputError(f"net {reference!r} is not a function from a sample's shape to a module")

@@ -1,4 +1,4 @@
-"""ResNet18 for small images: 3x3 stem of stride 1, no pooling before the first block."""
+"""ResNet18 for small images: its stem is a 3x3 convolution of stride 1, without pooling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onepass.nets.registry import network
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+    """A residual block: two 3x3 convolutions and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut, out = in_parallel(x, self.shortcut, self.main)
-        # relu(norm2(out) + shortcut) in one call
+        # the last norm: relu(norm2(out) + shortcut) in one call
         return self.norm2(out, plus=shortcut, relu=True)  # type: ignore[no-any-return]
 
 
 class ResNet18(nn.Module):
-    """A ResNet18 that returns 8 x `width` features, for images of 9 pixels or more. Much work on
-    replay uses a width of 20."""
+    """A ResNet18 that returns 8 x `width` features, for images of 9 pixels a side or more: smaller
+    ones end in a single pixel. Much work on replay uses a width of 20."""
 
     def __init__(self, channels: int = 3, width: int = 64) -> None:
         super().__init__()

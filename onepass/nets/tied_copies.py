@@ -1,5 +1,6 @@
 """Copies of a network in evaluation mode, beside the one that trains. A tied copy has modules of
-its own and shares every tensor, so that it follows training without being updated."""
+its own and shares every tensor, so that it follows training without being updated. A recalibrated
+copy has its own tensors, with BatchNorm statistics of given inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from onepass.nets.norms import NormLayer
 
 Net = TypeVar("Net", bound=nn.Module)
-VALUES = (int, float, bool, str)
+VALUES = (int, float, bool, str)  # types of plain attributes that `retie` copies
 
 
 def tied_eval_copy(net: Net) -> Net:
@@ -27,22 +28,22 @@ def tied_eval_copy(net: Net) -> Net:
 
 
 def tied_batch_norm_copy(net: Net, like: nn.Module) -> Net:
-    """Returns a tied copy in evaluation mode, except for BatchNorm layers that train in `like`, a
-    network with the same modules. They normalise with the statistics of each batch and do not
-    update the running ones."""
+    """Returns a tied copy in evaluation mode, except for its BatchNorm layers. Those that are in
+    training mode in `like`, a network with the same modules, normalise with the statistics of each
+    batch and do not update the running ones."""
     tied = tied_eval_copy(net)
     for own, theirs in zip(tied.modules(), like.modules(), strict=True):
         if isinstance(own, NormLayer) and theirs.training:
             own.train()
             own.momentum = 0.0
-            own.num_batches_tracked = None  # or it would count batches in the shared tensor
+            own.num_batches_tracked = None  # do not count in the shared tensor
     return tied
 
 
 def recalibrated_copy(net: Net, like: nn.Module, inputs: Tensor) -> Net:
-    """Returns a copy in evaluation mode whose BatchNorm layers have the statistics of the inputs,
-    if there are any. This applies to layers that train in `like`, a network with the same
-    modules."""
+    """Returns an independent copy in evaluation mode. Its BatchNorm layers that are in training
+    mode in `like`, a network with the same modules, have the statistics of the inputs. If there are
+    no inputs, they keep the network's."""
     tied = copy.deepcopy(net).eval()
     for own, theirs in zip(tied.modules(), like.modules(), strict=True):
         if isinstance(own, NormLayer) and theirs.training:
@@ -55,8 +56,9 @@ def recalibrated_copy(net: Net, like: nn.Module, inputs: Tensor) -> Net:
 
 
 def retie(tied: nn.Module, net: nn.Module) -> None:
-    """Ties the copy again to tensors that the network has replaced: the parameters of a head that
-    has grown, buffers, and plain attributes of modules."""
+    """Gives a tied copy all tensors of the network again, because the network may have replaced
+    some: the parameters of a head that has grown, for example. Copies plain attributes too, such as
+    numbers."""
     for theirs, own in zip(tied.modules(), net.modules(), strict=True):
         registered = chain(own.named_parameters(recurse=False), own.named_buffers(recurse=False))
         for name, tensor in registered:

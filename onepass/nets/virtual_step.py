@@ -14,7 +14,8 @@ from onepass.nets.classifier import Classifier
 def add_gradients(
     first: Sequence[Tensor], second: Sequence[Tensor], factor: Tensor | None = None
 ) -> list[Tensor]:
-    """Returns first + factor second, for all parameters in one kernel."""
+    """Returns first + factor second for each parameter, with one kernel for all. The factor is 1 by
+    default."""
     scaled = list(second) if factor is None else torch._foreach_mul(list(second), factor)
     return list(torch._foreach_add(list(first), scaled))
 
@@ -33,8 +34,8 @@ def zero_frozen_rows(model: Classifier, gradients: Sequence[Tensor]) -> list[Ten
 def parameters_after_step(
     model: Classifier, gradients: Sequence[Tensor], lr: float
 ) -> dict[str, Tensor]:
-    """Returns the trainable parameters after one plain step, theta - lr g without moments or decay,
-    by name. The network does not change."""
+    """Returns the trainable parameters, by name, after one plain step theta - lr g, without moments
+    or weight decay. The network does not change."""
     trainable = _trainable(model)
     moving = zero_frozen_rows(model, gradients)
     moved = torch._foreach_add(list(trainable.values()), moving, alpha=-lr)
@@ -43,8 +44,9 @@ def parameters_after_step(
 
 @torch.no_grad()
 def logits_with(model: Classifier, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """Returns the logits of a network in evaluation mode with these parameters in place of its own.
-    They are fp32, since bf16 would round away the effect of a small step."""
+    """Returns the network's logits with these parameters in place of its own. The network must be
+    in evaluation mode. It computes in fp32, because bf16 would round away the effect of a small
+    step."""
     logits: Tensor = functional_call(model, dict(parameters), (inputs,), {"in_fp32": True})
     return logits
 

@@ -13,15 +13,16 @@ from torch import Tensor
 from onepass.base.fileio import expect_suffix, write_atomically
 from onepass.base.text import printable
 
-MOST = 40  # images of a class
+MOST = 40  # images in a row; the others are left out
 LEAST_SIDE = 32  # pixels of a thumbnail; smaller images are enlarged by whole factors
-GAP = 2
-LETTER = 7  # pixels, as wide as any of the usual font
-LONGEST_NAME = 30  # letters
+GAP = 2  # pixels between thumbnails
+LETTER = 7  # pixels; no letter of Pillow's default font is wider
+LONGEST_NAME = 30  # letters; longer names are cut
 
 
 def draw_sheet(rows: Sequence[tuple[str, Tensor]], output: Path) -> None:
-    """Writes a .png file with a row for each name and its images (n, c, h, w), at most 40."""
+    """Writes a .png file with a row for each class: its name and the first 40 of its uint8 images
+    (n, c, h, w). Raises an InputError if `output` has another suffix."""
     expect_suffix(output, "a sheet", ".png")
     shown = [(_short(printable(name)), images[:MOST]) for name, images in rows]
     height, width = shown[0][1].shape[2:]
@@ -41,8 +42,8 @@ def draw_sheet(rows: Sequence[tuple[str, Tensor]], output: Path) -> None:
 
 
 def to_uint8(images: Tensor) -> Tensor:
-    """Returns images as uint8. Floats between 0 and 1 are multiplied by 255; others are first
-    stretched from their lowest and highest value to 0 and 1."""
+    """Returns the images as uint8. Values that all lie between 0 and 1 are multiplied by 255. If
+    any value lies outside, the lowest value of all images becomes 0 and the highest 255."""
     if images.dtype == torch.uint8 or not len(images):
         return images.to(torch.uint8)
     low, high = images.aminmax()
@@ -52,7 +53,8 @@ def to_uint8(images: Tensor) -> Tensor:
 
 
 def _pictures(images: Tensor) -> list[Image.Image]:
-    """Returns pictures in colour if there are three channels, else the first channel in grey."""
+    """Returns a picture of each image: in colour with three channels, else the first channel in
+    grey."""
     colour = images.shape[1] == 3
     pixels = images.permute(0, 2, 3, 1) if colour else images[:, 0]
     return [Image.fromarray(np.ascontiguousarray(image)) for image in pixels.numpy()]

@@ -1,6 +1,7 @@
-"""All results as one file for other programs: a row per run, a column per setting.
+"""Exports results to one file for other programs, with a row for each run.
 
-Lists stay lists in Parquet and become JSON in CSV. Dictionaries become JSON in both.
+Each field of a result is a column. `settings` and `stream_settings` have a column for each setting
+(`settings.lr`). Lists stay lists in Parquet and become JSON in CSV. Other dictionaries become JSON.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from onepass.base.text import printable
 from onepass.report.table import Table, comma_separated
 from onepass.runs.result import Result
 
+# Fields of a result that are numbers or None
 FRACTIONS = {name for name, kind in get_type_hints(Result).items() if kind == float | None}
 
 
 def export_results(results: Sequence[Result], output: Path) -> int:
-    """Writes each run once, even if it lies in several places, and returns how many there are."""
+    """Writes a .csv or .parquet file and returns its number of runs. Copies of a run in several
+    folders or files count once. Raises an InputError for other suffixes."""
     ways = {".csv": _csv, ".parquet": _parquet}
     expect_suffix(output, "an export", *ways)
     rows = [_row(result) for result in _once(results)]
@@ -33,6 +36,7 @@ def export_results(results: Sequence[Result], output: Path) -> int:
 
 
 def _once(results: Sequence[Result]) -> list[Result]:
+    """Returns the first copy of each run."""
     runs: dict[tuple[Any, ...], Result] = {}
     for run in results:
         identity = (run.method, run.dataset_identity, run.memory, str(run.variant), run.seed)
@@ -51,7 +55,8 @@ def _row(result: Result) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns dictionaries as JSON, and texts without control characters."""
+    """Returns a value as columns hold it: a dictionary as JSON, a text without control characters,
+    a list of plain values."""
     if isinstance(value, dict):
         return json.dumps(value)
     if isinstance(value, list | tuple):
@@ -78,8 +83,10 @@ def _parquet(columns: dict[str, list[Any]]) -> bytes:
         raise InputError("Parquet needs pyarrow: pip install 'onepass[parquet]'") from None
 
     def column(name: str, values: list[Any]) -> Any:
-        """Returns a column; as JSON if methods have settings of one name and several types."""
-        kind = pyarrow.float64() if name in FRACTIONS else None  # otherwise all None has no type
+        """Returns a column. Its values become JSON if their types differ, as those of a setting
+        that two methods have with different types."""
+        # pyarrow infers other types, but a column of None alone would have the type null
+        kind = pyarrow.float64() if name in FRACTIONS else None
         try:
             return pyarrow.array(values, kind)
         except (pyarrow.ArrowException, OverflowError):

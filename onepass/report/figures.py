@@ -1,4 +1,4 @@
-"""Pictures of finished runs."""
+"""Draws pictures of finished runs, and the map of a stream."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from onepass.streams import Stream
 
 KINDS = ("both", "bars", "curves")
-FEW = 6  # methods that fit in a picture of the usual width, with the legend inside
-WIDER = 0.4  # inches for each further method
+FEW = 6  # rows that fit in a picture of the usual width, with the legend inside
+WIDER = 0.4  # inches for each further row
 # With more legend rows than this the legend is as high as the picture, so panels are stacked.
 MANY = 12
-ENTRY = 0.22  # inches of a row of the legend
-LINE = 24  # letters of a name before it wraps
-MOST_COLUMNS = 200  # of the map of a stream
+ENTRY = 0.22  # inches; the height of one text line of the legend
+LINE = 24  # letters after which a name wraps
+MOST_COLUMNS = 200  # of a stream's map; in longer streams a column holds several batches
 GREYS = ("0.2", "0.4")  # for references; darker than the grey in the palette of the methods
 STYLE: Any = {
     "font.size": 10,
@@ -51,10 +51,12 @@ STYLE: Any = {
 
 
 def draw_accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> None:
-    """Draws final accuracy as bars, accuracy on the classes seen so far as curves, or both.
+    """Draws the final accuracy as `bars`, the accuracy on the classes seen so far as `curves`, or
+    `both`. Bars and curves show the mean over seeds and the standard deviation.
 
-    Methods that see all classes as one task are references: grey, with a dashed curve. The curves
-    leave out runs whose events file is incomplete. Lines of a results file have bars only.
+    Runs on a single task, such as joint training, are references: grey beside other runs, with a
+    dashed curve. The curves leave out runs whose events file is incomplete. Raises an InputError if
+    curves are wanted of results from a results file, because it holds no points.
     """
     expect_picture_suffix(output)
     groups = runs_by_row_name(results)
@@ -71,6 +73,7 @@ def draw_accuracy(results: Sequence[Result], output: Path, kind: str = "both") -
 
 
 def _panels(names: Collection[str], count: int) -> tuple[Figure, list[Axes]]:
+    """Returns a figure with `count` panels: side by side, or stacked if the legend is long."""
     entries = sum(len(fill(name, LINE).splitlines()) for name in names)
     if entries > MANY:
         size, shape = (10.0, count * max(3.6, 0.6 + ENTRY * entries)), (count, 1)
@@ -82,7 +85,8 @@ def _panels(names: Collection[str], count: int) -> tuple[Figure, list[Axes]]:
 
 
 def runs_by_row_name(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Returns the runs of each row of the table, under a name that says only what differs."""
+    """Returns the runs of each row of the table by the row's name. The name is the method and the
+    choices in which the rows differ. Dataset and memory follow if the rows have several."""
     groups = group_by_row(results)
     datasets = {result.dataset for (result, *_) in groups}
     memories = {result.memory for (result, *_) in groups if result.memory}
@@ -92,9 +96,13 @@ def runs_by_row_name(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _check_points(groups: dict[str, list[Result]]) -> None:
+    """Raises an InputError if a result comes from a results file, which has no points."""
     for result in (result for group in groups.values() for result in group):
         if file := lines.file_of_line(result.out):
-            raise InputError(f"{file} holds no points for curves; --kind bars draws what it has")
+            raise InputError(
+                f"{file} is a results file, which holds no points for curves: use --kind bars, or "
+                "name run folders instead"
+            )
 
 
 def _name(result: Result, several: bool, common: Variant) -> str:
@@ -104,7 +112,7 @@ def _name(result: Result, several: bool, common: Variant) -> str:
 
 
 def _colours(groups: dict[str, list[Result]]) -> list[Any]:
-    """Returns a colour per group: grey for references, unless all groups are references."""
+    """Returns a colour for each group: grey for references, unless all groups are references."""
     single = [group[0].tasks == 1 for group in groups.values()]
     palette = cycle(mpl.colormaps["tab10" if len(groups) <= 10 else "tab20"].colors)  # type: ignore[attr-defined]
     greys = palette if all(single) else cycle(GREYS)
@@ -121,6 +129,7 @@ def _curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
             for point in points:
                 by_step.setdefault(point.step, []).append(point.accuracy)
             ends.update(_inner_boundaries(points))
+        # A mean over fewer runs would make the curve jump.
         steps = sorted(step for step, values in by_step.items() if len(values) == len(seen))
         spreads = [Spread.over(by_step[step]) for step in steps]
         middle = [spread.mean for spread in spreads if spread is not None]
@@ -140,6 +149,7 @@ def _curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
 
 
 def _inner_boundaries(points: Sequence[Point]) -> list[int]:
+    """Returns the steps at which a task ends and another one follows."""
     return [point.step for point in points if point.boundary][:-1]
 
 
@@ -163,7 +173,10 @@ def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
 
 
 def draw_stream_map(shown_stream: Stream, output: Path) -> None:
-    """Draws how many samples of each class come in each stretch of the stream."""
+    """Draws the map of a stream: the samples (colour) of each class (row) in each batch (column).
+
+    A column of a long stream holds several batches. Dotted lines mark the starts of tasks.
+    """
     expect_picture_suffix(output)
     columns = min(len(shown_stream), MOST_COLUMNS)
     counts = np.zeros((shown_stream.dataset.classes, columns))
@@ -187,8 +200,9 @@ def draw_stream_map(shown_stream: Stream, output: Path) -> None:
 
 
 def save_figure(figure: Figure, output: Path) -> None:
-    """Writes the whole picture, or leaves the file as it was."""
-    drawn = io.BytesIO()  # matplotlib would report a full disk as an error of its own
+    """Writes the figure in the format of the file's suffix. If writing fails, an existing file
+    stays as it was."""
+    drawn = io.BytesIO()  # matplotlib reports a full disk by other errors than `write_output`
     figure.savefig(drawn, format=output.suffix[1:].lower())
     write_output(output, drawn.getbuffer())
 

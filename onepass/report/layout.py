@@ -1,4 +1,5 @@
-"""Rows as the cells of a table: its columns, the best values, comparisons and notes."""
+"""Makes a table of rows: chooses its columns, marks the best values, and adds paired tests,
+published figures and notes."""
 
 from __future__ import annotations
 
@@ -22,11 +23,13 @@ COLUMNS = (
     *("method", "variant", "dataset", "memory", "accuracy", "forgetting", "any-time", "n"),
     *("seconds", "steps/s", "passes/sample", "kept", "device"),
 )
-HIDDEN = ("seconds", "device")  # displayed only if the user names them
+HIDDEN = ("seconds", "device")  # displayed only if the user names them, or to programs
 STEP_COSTS = ("seconds", "passes/sample")  # these leave out what a run spends between its steps
-RANKED = ("accuracy", "any-time")  # not forgetting: a method that learns nothing forgets nothing
+# The columns whose best values are marked. Forgetting is none of them: a method that learns
+# nothing forgets nothing.
+RANKED = ("accuracy", "any-time")
 log = logging.getLogger("onepass")
-# The figures published for a row, and the reason to doubt them.
+# Returns the published figures for a row, and the reason to doubt them. Both may be empty.
 PublishedLookup = Callable[[Row], tuple[str, str]]
 
 
@@ -42,23 +45,24 @@ def make_table(
 ) -> Table:
     """Returns the rows as a table.
 
-    Words that the variants of all rows share stand above the table, not in each row.
+    Choices that all rows share stand above the table, not in each row. Raises an
+    UnknownNameError for a column or a method of `against` that the rows do not have.
 
     Parameters
     ----------
     against:
-        A method, or a variant of it (`gsa tuned`), to test every row against.
+        At most one method, or variant of a method (`gsa tuned`), to test every row against.
     numeric:
-        For programs: more digits, deviations in columns of their own, nothing moved above the
-        table.
+        For programs: more digits, deviations in columns of their own, all columns, no marks, and
+        nothing moved above the table.
     per_run:
-        Each row is one run.
+        Each row is one run: its seed and its folder stand in place of n and the deviations.
     columns:
         The columns to display. Empty: the usual ones, with the variant only if a row has one.
     pivot:
         The key (memory, dataset or stream) whose values stand side by side.
     published:
-        Gives the published figures to display beside ours.
+        A function that returns the published figures of a row, for a column beside ours.
     """
     lines = [_cells(row, numeric) for row in rows]
     if per_run:
@@ -95,7 +99,7 @@ def _stack(
     notes: Sequence[tuple[str, str]],
     numeric: bool,
 ) -> Table:
-    """Returns a table with one row per line, one below the other."""
+    """Returns a table with one row for each of `lines`, which hold the cells by column."""
     hidden = [] if any(line["variant"] for line in lines) else ["variant"]
     hidden += [] if numeric else HIDDEN
     header = list(columns) or [name for name in lines[0] if name not in hidden]
@@ -107,7 +111,8 @@ def _stack(
 
 
 def _notes_on_scoring_cost(rows: Sequence[Row], header: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns a note for each method that trains when it is scored, if the table shows costs."""
+    """Returns a note for each method that trains when it is scored. Returns none if the table shows
+    no column of `STEP_COSTS`."""
     if not any(name in header for name in STEP_COSTS):
         return []
     training: dict[str, list[Row]] = {}
@@ -130,7 +135,9 @@ def _scoring_seconds(row: Row) -> float:
 
 
 def _range(values: Iterable[float]) -> str:
-    """>>> _range([258048, 28672]), _range([4.5, 4.5])
+    """Returns the lowest and the highest value as text, or the only one.
+
+    >>> _range([258048, 28672]), _range([4.5, 4.5])
     ('28 672 to 258 048', '4.5')
     """
     known = list(values)
@@ -139,9 +146,9 @@ def _range(values: Iterable[float]) -> str:
 
 
 def _note_on_lookalikes(lines: Sequence[Mapping[str, str]], header: Sequence[str]) -> str:
-    """Returns a note if rows differ only in columns that are not displayed.
+    """Returns a note if rows differ only in key columns that are not displayed, else "".
 
-    Without it, one configuration would seem to have two results.
+    Without the note, one configuration would seem to have two results.
     """
     keys = [name for name in (*ROW_KEYS, "seed") if name in lines[0]]
     first: dict[tuple[str, ...], Mapping[str, str]] = {}
@@ -155,7 +162,8 @@ def _note_on_lookalikes(lines: Sequence[Mapping[str, str]], header: Sequence[str
 
 
 def _single_run_cells(row: Row, line: dict[str, str]) -> dict[str, str]:
-    """Replaces n by the seed, drops the deviations, and adds where the run is stored."""
+    """Returns the cells of a row that is one run: the seed in place of n, no deviations, and the
+    run's folder or line in the column `where`."""
     (seed,) = row.accuracies
     kept = {name: cell for name, cell in line.items() if not name.endswith(" sd")}
     renamed = {("seed" if name == "n" else name): cell for name, cell in kept.items()}
@@ -181,9 +189,10 @@ def _mark_best_per_column(rows: Sequence[Row], lines: Sequence[dict[str, str]]) 
 
 
 def mark_best(cells: Sequence[str]) -> list[str]:
-    """Returns the cells with rank 1 for the highest and, among three or more, 2 for the second.
+    """Returns the cells, the highest with rank 1 and, among three or more, the second with rank 2.
 
-    Ranks compare the rounded means, so that cells that look equal rank equal.
+    Equal values share a rank. If all values are equal, none is ranked. Ranks compare the rounded
+    means, so that cells that look equal rank equal.
 
     >>> [getattr(cell, "rank", 0) for cell in mark_best(["3.1", "-", "9.0 ± 1.0", "3.1"])]
     [2, 0, 1, 2]
@@ -211,9 +220,10 @@ def _add_comparison(
     columns: Sequence[str],
     numeric: bool,
 ) -> list[tuple[str, str]]:
-    """Adds the columns of the paired tests, and returns notes on the displayed ones."""
+    """Adds the columns of the paired tests against the name in `against`. Returns notes on those of
+    them that are displayed. Without a name it adds and returns nothing."""
     if len(set(against)) > 1:
-        raise InputError(f"a table is tested against one method, not {len(set(against))}")
+        raise InputError(f"a table is tested against one method, not {len(set(against))}: name one")
     notes: list[tuple[str, str]] = []
     for name in against[:1]:
         left_out = _add_comparison_columns(rows, lines, name, numeric)
@@ -226,7 +236,8 @@ def _add_comparison(
 def _add_published(
     rows: Sequence[Row], lines: Sequence[dict[str, str]], published: PublishedLookup, numeric: bool
 ) -> list[tuple[str, str]]:
-    """Adds the column of published figures, and returns notes on the doubtful ones."""
+    """Adds the column of published figures, and returns a note for each reason to doubt some. For
+    programs the reasons are in a column `doubt` instead."""
     letters = NoteLetters()
     for row, line in zip(rows, lines, strict=True):
         figures, doubts = published(row)
@@ -238,7 +249,7 @@ def _add_published(
 
 
 class NoteLetters(dict[str, str]):
-    """Gives each text a letter, in the order of first use.
+    """Letters of notes, by text. A text gets the next letter when it is first looked up.
 
     >>> letters = NoteLetters()
     >>> letters["one"], letters["other"], letters["one"]
@@ -251,6 +262,7 @@ class NoteLetters(dict[str, str]):
 
     @property
     def notes(self) -> list[tuple[str, str]]:
+        """The letter and the text of each note; every text is a reason to doubt a value."""
         return [(letter, f"doubtful: {text}.") for text, letter in self.items()]
 
 
@@ -260,7 +272,8 @@ def _add_comparison_columns(
     """Adds the columns of paired tests against a method or one variant of it, and returns notes on
     the rows without a test.
 
-    `gsa common` names the variant with all defaults.
+    `gsa` names all variants of gsa, `gsa common` the one with all defaults. Raises an
+    UnknownNameError if no row fits the name.
     """
     method, _, variant = name.partition(" ")
     references = [
@@ -287,7 +300,8 @@ def _add_comparison_columns(
 
 
 def _notes_on_own_variants(references: Sequence[Row]) -> list[tuple[str, str]]:
-    """Returns a note if several variants of the reference method stay untested."""
+    """Returns a note if the reference method has several variants. Each variant is the reference of
+    its own rows, so the variants are not compared with each other."""
     variants = {
         str(row.variant)
         for row in references
@@ -304,8 +318,8 @@ def _notes_on_own_variants(references: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _rows_to_compare_with(row: Row, references: Sequence[Row]) -> list[Row]:
-    """Returns the reference rows of the same stream, and among them those of the same variant if
-    there are any."""
+    """Returns the reference rows of the same stream and variant; without any, all those of the same
+    stream."""
     same_stream = _rows_of_same_stream(row, references)
     return [other for other in same_stream if other.variant == row.variant] or same_stream
 
@@ -321,6 +335,7 @@ def _rows_of_same_stream(row: Row, references: Sequence[Row]) -> list[Row]:
 
 
 def _comparison_cells(row: Row, other: Row | None, numeric: bool) -> dict[str, str]:
+    """Returns the cells of the paired tests of a row against another; empty ones without it."""
     comparison = compare_paired(row.accuracies, other.accuracies if other else {})
     spread = Spread.over(comparison.differences)
     pairs = str(len(comparison.differences) or "")
@@ -337,7 +352,9 @@ def _comparison_cells(row: Row, other: Row | None, numeric: bool) -> dict[str, s
 
 
 def format_p_value(p: float | None) -> str:
-    """>>> format_p_value(None), format_p_value(0.0123), format_p_value(1e-6)
+    """Returns a p-value with three decimals, or "-" if there is none.
+
+    >>> format_p_value(None), format_p_value(0.0123), format_p_value(1e-6)
     ('-', '0.012', '<0.001')
     """
     if p is None:
@@ -346,6 +363,7 @@ def format_p_value(p: float | None) -> str:
 
 
 def expect_columns(names: Iterable[str], valid: Iterable[str]) -> None:
+    """Raises an UnknownNameError for the first name that is not valid."""
     known = list(valid)
     for name in names:
         if name not in known:
@@ -353,6 +371,7 @@ def expect_columns(names: Iterable[str], valid: Iterable[str]) -> None:
 
 
 def _cells(row: Row, numeric: bool) -> dict[str, str]:
+    """Returns the cells of a row by column, those of comparisons excepted."""
     measured = {
         "accuracy": row.accuracy,
         "forgetting": row.over("forgetting"),
@@ -374,7 +393,8 @@ def _cells(row: Row, numeric: bool) -> dict[str, str]:
 
 
 def _with_count(spread: Spread | None, runs: int) -> str:
-    """Returns the spread as text, with the number of runs that have the value if some lack it.
+    """Returns the spread of a value as text. If some of the `runs` lack the value, the number of
+    those that have it follows.
 
     >>> _with_count(Spread(5.0, None, 1), 3), _with_count(None, 3)
     ('5.0 (1 of 3)', '-')
@@ -386,6 +406,7 @@ def _with_count(spread: Spread | None, runs: int) -> str:
 
 def _costs(row: Row) -> dict[str, str]:
     speed, trained, scored = _speed(row), row.first.trained_per_sample, row.first.scored_per_sample
+    # trained + scored: a trained image costs more, so the two are not added up
     passes = [f"{trained:.1f}"] if trained is not None else ["-"]
     passes += [f"{scored:.1f}"] if scored else []
     return {
@@ -411,7 +432,7 @@ def _speed(row: Row) -> float | None:
 
 
 def _size(count: int) -> str:
-    """Returns a number of bytes with a unit.
+    """Returns a number of bytes with a unit; "-" for none.
 
     >>> _size(0), _size(7200), _size(3_080_000)
     ('-', '7.2 kB', '3.1 MB')

@@ -1,4 +1,4 @@
-"""Rows that differ in one key only, side by side, as the paper shows its sizes of the memory."""
+"""Puts rows side by side that differ in one key only, as the paper shows sizes of the memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from onepass.runs.spec import Job
 from onepass.runs.variant import Variant
 
 PIVOTS = ("memory", "dataset", "stream")
-NO_MEMORY = "M=0"  # a method without a memory has one run, which stands below every size
+# The group of methods without a memory. Their only row is repeated below every size.
+NO_MEMORY = "M=0"
 SPREAD = "± is the standard deviation over n seeds."
 
 
@@ -25,10 +26,12 @@ def pivot_rows(
     missing: str,
     notes: Sequence[tuple[str, str]],
 ) -> Table:
-    """Returns a table with one row for all that differ only in `over`: memory, dataset or stream.
+    """Returns a table in which all rows that differ only in `over` are one row. `over` is memory,
+    dataset or stream, and `lines` holds the cells of each row by column.
 
     Each value of `over` heads a group with the measured columns, or with those of `columns`.
-    `missing` fills the cells without a run. `common` is left out of the variants.
+    `missing` fills the cells without a run. The choices in `common`, which all rows share, are left
+    out of the variants.
     """
     split = [
         _group_and_keys(row, line, over, common) for row, line in zip(rows, lines, strict=True)
@@ -61,11 +64,13 @@ def pivot_rows(
 def _in_groups(
     inside: Mapping[str, Mapping[str, str]], groups: Sequence[str]
 ) -> list[Mapping[str, str]]:
+    """Returns the cells of one row for each group; an empty dictionary if a group has no run."""
     return [inside.get(group) or inside.get(NO_MEMORY) or {} for group in groups]
 
 
 def _groups(rows: Sequence[Row], names: Sequence[str], over: str) -> list[str]:
-    """Returns the groups: sizes of the memory in ascending order, others as they first appear."""
+    """Returns the headings of the groups: sizes of the memory in ascending order, others as they
+    first appear. Size 0 is one of them only if no row has a memory."""
     if over != "memory":
         return list(dict.fromkeys(names))
     sizes = sorted({row.memory for row in rows})
@@ -73,7 +78,8 @@ def _groups(rows: Sequence[Row], names: Sequence[str], over: str) -> list[str]:
 
 
 def _measured(line: Mapping[str, str]) -> list[str]:
-    """Returns the columns of a group by default: accuracy, n, and those of comparisons."""
+    """Returns the usual columns of a group: accuracy, n, and those of comparisons and of published
+    figures, which come after `device`."""
     *_, own = [number for number, name in enumerate(line) if name == "device"]
     return [n for n in ("accuracy", "accuracy sd", "n") if n in line] + list(line)[own + 1 :]
 

@@ -1,4 +1,5 @@
-"""Finished runs as rows: one per method, dataset, memory and variant, with means over its seeds."""
+"""Groups finished runs into rows: one for each method, dataset, memory and variant. A row has means
+over its seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from onepass.runs.variant import FOLDER, REVISION, Variant
 UNCOUNTED = "uncounted"  # in a variant: results of seeds that have one already
 HIDDEN = ("source", "device")  # not in a variant, unless results that look the same differ in it
 ROW_KEYS = ("method", "variant", "dataset", "memory")  # two rows differ in at least one of these
-# Settings that follow from others, or that the variant names because they only say how to compute.
+# Settings that never split a row. They follow from other fields, or (precision and engine) the
+# variant names them already.
 IMPLIED = {"seed", "device", "memory", "mean", "std", "precision", "engine"}
 
 
@@ -52,7 +54,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: the results of runs that differ in nothing but the seed."""
+    """A row of a table: the results of runs that differ only in the seed, and perhaps in the
+    machine."""
 
     results: Sequence[Result]
 
@@ -106,7 +109,7 @@ class Row:
     @cached_property
     def kept(self) -> int | None:
         """Bytes kept between batches: stored samples with their extra fields, and copies of the
-        network. The largest value over the runs."""
+        network. The largest value over the runs; None if no run recorded it."""
         results = self.results
         known = [
             run.memory_bytes + run.copy_bytes for run in results if run.memory_bytes is not None
@@ -115,7 +118,8 @@ class Row:
 
     @cached_property
     def trained_at_scores(self) -> int:
-        """Images that a run trains on whenever it is scored; its steps do not count them."""
+        """Images that a whole run trains on when it is scored, outside of its steps. The largest
+        value over the runs."""
         beside = [result.images_beside_steps.get("scores", {}) for result in self.results]
         return max(images.get("trained", 0) for images in beside)
 
@@ -136,7 +140,7 @@ class Row:
 
 
 def summarise(results: Sequence[Result], *, per_run: bool = False) -> list[Row]:
-    """Returns a row for each group of runs, or for each run."""
+    """Returns the rows of `group_by_row`; with `per_run`, a row for each of their runs."""
     groups = group_by_row(results)
     if per_run:
         groups = [[run] for group in groups for run in group]
@@ -198,7 +202,7 @@ def _repeats_bits(result: Result) -> bool:
 
 
 def with_distinct_datasets(results: Sequence[Result]) -> list[Result]:
-    """Returns the results, renamed so that no two datasets share a name."""
+    """Returns the results, with names of their datasets that differ if the data do."""
     checksums: dict[str, set[str]] = {}
     for result in results:
         checksums.setdefault(result.dataset_identity, set()).add(result.data_sha256)
@@ -230,10 +234,11 @@ def _naming_hidden(result: Result, alike: Sequence[Result]) -> Result:
 
 
 def _split_by_settings(runs: list[Result]) -> list[list[Result]]:
-    """Splits runs with equal variants whose settings differ, since a preset changed between them.
+    """Returns the rows of runs whose variants are equal. Runs whose settings differ, because a
+    preset changed between them, get rows of their own.
 
-    The differing settings join the variant. Old runs that do not record their settings become a row
-    of their own.
+    The differing settings join the variant. If some differ, old runs that do not record their
+    settings are a row of their own.
     """
     recorded = [run.settings for run in runs if run.settings] or [{}]
     common = set.intersection(*map(set, recorded)) - IMPLIED
@@ -279,9 +284,10 @@ def _dataset_names(
 
 
 def _split_repeated_seeds(runs: list[Result]) -> list[list[Result]]:
-    """Splits runs in which a seed has several results, for example of two versions of onepass.
+    """Returns all runs as one row, or several rows if a seed has several results, for example of
+    two versions of onepass.
 
-    Each folder of runs, or file of lines, then becomes a row, and its name joins the variant.
+    Each folder of runs, or results file, then becomes a row, and its name joins the variant.
     """
     if len({run.seed for run in runs}) == len(runs):
         return [runs]

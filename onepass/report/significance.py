@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-FEWEST = 3  # pairs for a t-test: two say almost nothing about the spread
+FEWEST = 3  # pairs for a t-test; two tell almost nothing about the deviation
 FEWEST_FOR_RANKS = 6  # with fewer pairs the signed-rank test cannot reach 0.05
-DIGITS = 9  # of a difference; rounding errors would make equal ones differ further on
+DIGITS = 9  # decimals of a difference; rounding errors in later ones would make equal ones differ
+# The columns that describe the pairs and the columns of the tests, each with its explanation
 COUNTED = {
     "difference": "Difference: mean ± standard deviation over the seeds that both have (pairs).",
     "pairs": "Pairs: seeds that both have.",
@@ -25,9 +26,10 @@ COLUMNS = (*COUNTED, *TESTS)
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """The differences of the pairs, and the p-values of both tests.
+    """The differences of the pairs, ours less theirs, and the p-values of both tests.
 
-    A p-value is None if there are too few pairs, or if all differences are equal.
+    A p-value is None if there are too few pairs for its test (for Wilcoxon's: pairs that differ),
+    or if all differences are equal.
     """
 
     differences: tuple[float, ...]
@@ -36,7 +38,7 @@ class PairedComparison:
 
 
 def explain_columns(columns: Sequence[str]) -> str:
-    """Returns an explanation of the columns that compare, or nothing if none does.
+    """Returns an explanation of those columns that belong to paired tests; "" if none does.
 
     >>> explain_columns(["method", "pairs", "p (t-test)"])
     'Pairs: seeds that both have. p: two-sided, by the paired t-test (3 pairs or more); not
@@ -51,7 +53,8 @@ def explain_columns(columns: Sequence[str]) -> str:
 
 
 def compare_paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedComparison:
-    """Compares the values of two rows, given by seed.
+    """Returns the comparison of two rows, whose values are given by seed. Seeds that only one row
+    has are left out.
 
     >>> compare_paired({0: 3.0, 1: 5.0, 2: 4.0, 7: 9.0}, {0: 2.0, 1: 3.0, 2: 1.0}).differences
     (1.0, 2.0, 3.0)

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Self
 
 NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.ASCII)
-# A dash, or a number with any of: deviation, unit, count of runs, letter of a note.
+# Nothing, a dash, or a number with any of: deviation, unit, count of runs, letter of a note.
 DISPLAYED_NUMBER = re.compile(
     r"-?|[-+<]?\.?\d[\d.,]*(e[-+]?\d+)?%?( ((±|\+-?) )?[\d.,]+| [a-zA-Z]{1,6})*"
     r"( \(\d+( of \d+)?\))?( \[[a-z]\])?",
@@ -35,15 +35,15 @@ class Cell(str):
 
 @dataclass(frozen=True)
 class Table:
-    """A header, rows of cells, and the text around them."""
+    """A header, rows of cells, and the texts around them: title, headings, notes."""
 
     header: Sequence[str]
     body: Sequence[Sequence[str]]
-    groups: Sequence[str] = ()  # the heading above each column, or nothing
+    groups: Sequence[str] = ()  # a heading above each column, which may be ""; (): no headings
     title: str = ""
-    rules: Sequence[int] = ()  # indices of the rows that have a rule above them
+    rules: Sequence[int] = ()  # indices of the rows with a rule above them, drawn in LaTeX
     notes: Sequence[tuple[str, str]] = field(default=())  # a letter (or "") and a text each
-    above: str = ""  # a line of text above the table: what all rows share
+    above: str = ""  # a text above the table: the choices that all rows share
 
     @property
     def names(self) -> list[str]:
@@ -55,7 +55,7 @@ class Table:
 
 
 def plain_cell(cell: str) -> str:
-    """Returns the cell as text for a terminal.
+    """Returns the cell as text for a terminal, with the letter of its note in brackets.
 
     >>> plain_cell(Cell("12.2 ± 1.9", note="a")), plain_cell("er")
     ('12.2 ± 1.9 [a]', 'er')
@@ -64,7 +64,7 @@ def plain_cell(cell: str) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """Returns whether the cell is right-aligned: a number, or the dash of a missing one.
+    """Returns whether the cell is right-aligned: a number, the dash of a missing one, or empty.
 
     >>> is_number("12.2 ± 1.9 (3)"), is_number("-"), is_number("2.3 MB"), is_number("gsa")
     (True, True, True, False)
@@ -73,6 +73,7 @@ def is_number(cell: str) -> bool:
 
 
 def plain_notes(table: Table) -> list[str]:
+    """Returns the notes as texts for a terminal, each after its letter in brackets."""
     return [f"[{letter}] {text}" if letter else text for letter, text in table.notes]
 
 
@@ -80,7 +81,9 @@ def plain_notes(table: Table) -> list[str]:
 
 
 def markdown(table: Table) -> str:
-    """>>> print(markdown(Table(["method", "n"], [["er", Cell("5", rank=1)]])), end="")
+    """Returns the table as markdown: the best in bold, the second best in italics.
+
+    >>> print(markdown(Table(["method", "n"], [["er", Cell("5", rank=1)]])), end="")
     | method | n |
     |---|---|
     | er | **5** |
@@ -106,7 +109,8 @@ def _markdown_cell(cell: str) -> str:
 
 
 def _in_markdown(cell: str) -> str:
-    """Escapes everything that markdown would take for a border, a style or HTML.
+    """Returns the text with a backslash before all that markdown takes for a border, a style or
+    HTML.
 
     Underscores within words and ampersands that begin no HTML entity are harmless and stay.
     """
@@ -117,9 +121,10 @@ def _in_markdown(cell: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """Returns a booktabs table: the best in bold, the second underlined.
+    """Returns the table as LaTeX for the package booktabs: the best in bold, the second best
+    underlined.
 
-    The notes stand below it, where long ones make no column wider.
+    The notes are paragraphs below the table. A long note inside it would make a column wider.
 
     >>> print(latex(Table(["method", "accuracy"], [["gsa", "90.1 ± 0.5"]])), end="")
     \\begin{tabular}{lr}
@@ -142,7 +147,7 @@ def latex(table: Table) -> str:
 
 
 def _alignment(table: Table) -> str:
-    """Returns l or r for each column."""
+    """Returns a letter for each column: r (right) if all its cells are numbers, else l (left)."""
     columns = zip(table.header, *table.body, strict=True)
     return "".join("r" if all(map(is_number, cells)) else "l" for _, *cells in columns)
 
@@ -156,14 +161,15 @@ def _latex_notes(table: Table) -> list[str]:
 
 
 def _latex_groups(table: Table) -> list[str]:
-    """Returns the row of group headings, each over all columns of its group, and their rules."""
+    """Returns the row of group headings and the rules below them; nothing without headings. A
+    heading spans all columns of its group."""
     if not any(table.groups):
         return []
     cells, rules, column = [], [], 1
     for name, inside in groupby(table.groups):
         width = len(list(inside))
         wide = rf"\multicolumn{{{width}}}{{c}}{{{_in_latex(name)}}}"
-        cells.append(wide if name else "& " * (width - 1))
+        cells.append(wide if name else "& " * (width - 1))  # without a heading: empty cells
         rules += [rf"\cmidrule(lr){{{column}-{column + width - 1}}}"] * bool(name)
         column += width
     return [" & ".join(cells) + r" \\", "".join(rules)]
@@ -187,7 +193,8 @@ def _superscript(letter: str) -> str:
 
 
 def _bold_number(text: str, rank: int) -> str:
-    """Makes the best number bold within its formula, where \\textbf has no effect."""
+    """Returns the text of a cell; if it is the best, with its formula's numbers in bold. \\textbf
+    has no effect inside a formula."""
     if rank != 1:
         return text
     return re.sub(r"\$([+-]?[\d.]+ \\pm [\d.]+|[+-][\d.]+)\$", r"$\\mathbf{\1}$", text)
@@ -200,14 +207,16 @@ LATEX = {
     "~": r"\textasciitilde{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # after \\, they would be its arguments
+    # At the start of a row, LaTeX would read these as arguments of the \\ before it.
+    **{letter: f"{{{letter}}}" for letter in "[*"},
     "±": r"$\pm$",
     "Δ": r"$\Delta$",
 }
 
 
 def _in_latex(cell: str) -> str:
-    if re.fullmatch(r"[+-][\d.]+", cell):  # a sign, not a hyphen
+    """Returns the text with LaTeX's own characters escaped, and signed numbers as formulas."""
+    if re.fullmatch(r"[+-][\d.]+", cell):  # in a formula, "-" is a minus sign and not a hyphen
         return f"${cell}$"
     escaped = "".join(LATEX.get(letter, letter) for letter in cell)
     dashed = re.sub(r"(?<!\S)-(?!\S)", "--", escaped)
@@ -218,6 +227,7 @@ def _in_latex(cell: str) -> str:
 
 
 def comma_separated(table: Table) -> str:
+    """Returns the names of the columns and the rows as CSV, without title and notes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for line in (table.names, *table.body):
@@ -226,7 +236,7 @@ def comma_separated(table: Table) -> str:
 
 
 def _in_a_spreadsheet(cell: str) -> str:
-    """Puts an apostrophe before a text that a spreadsheet would take for a formula."""
+    """Returns the cell, after an apostrophe if a spreadsheet would take its text for a formula."""
     # spreadsheets also take the wide and small forms of these signs, such as U+FF1D
     sign = unicodedata.normalize("NFKC", cell[:1])
     formula = sign in ("=", "+", "-", "@") and cell != "-"

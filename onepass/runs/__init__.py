@@ -1,2 +1,3 @@
-"""One run: its settings (`spec`), its execution (`execute`), its outcome (`result`), and its files
-(`folder`, `lines`). Modules here import `evaluation` and layers below it."""
+"""Runs: their settings (`spec`), execution (`execute`), results (`result`) and files (`folder`,
+`lines`), and the search for finished and unfinished ones (`find`, `query`). Modules here import
+`evaluation` and layers below it."""

@@ -1,4 +1,4 @@
-"""Shows one run in full, and the differences between two runs."""
+"""The values of one run by section, and the differences between two runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from onepass.runs.find import FoundRun
 
 Sections = dict[str, dict[str, Any]]
-NAMES = {
+NAMES = {  # the values of each section, in display order
     "run": "identity method revision variant dataset dataset_identity data_sha256 samples "
     "validation memory seed normalise every prequential preset probes",
     "machine": "device gpu threads deterministic started commit dirty onepass torch numpy python "
@@ -29,7 +29,8 @@ OUTCOMES = ("accuracy", "anytime_accuracy", "forgetting", "seconds", "steps_per_
 
 
 def details(entry: FoundRun) -> Sections:
-    """Returns all that is known of a run, by section; empty sections are left out."""
+    """Returns the values that are known of a run, by section. Values that are None and empty
+    sections are left out."""
     job = entry.description.get("job")
     sources = (entry.values, job if isinstance(job, dict) else {}, entry.description)
 
@@ -63,9 +64,12 @@ def _stream(entry: FoundRun, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(a: FoundRun, b: FoundRun) -> dict[str, tuple[Any, Any]]:
-    """Returns the values in which two runs differ, as pairs by `section.name`. A value that only
-    one of two folders, or of two lines, holds is a difference. Between a folder and a line it is
-    not, because a line records less about its machine."""
+    """Returns the values of COMPARED_SECTIONS in which two runs differ, as pairs by `section.name`.
+    A section that one run lacks is not compared.
+
+    A setting that only one run has is a difference. So is any value that only one of two folders,
+    or of two lines, holds. Between a folder and a line it is not, because a line records less.
+    """
     details_a, details_b = details(a), details(b)
     same_kind = bool(a.description) == bool(b.description)
     found = {}
@@ -82,5 +86,5 @@ def differences(a: FoundRun, b: FoundRun) -> dict[str, tuple[Any, Any]]:
 
 
 def outcomes(a: FoundRun, b: FoundRun) -> dict[str, tuple[Any, Any]]:
-    """Returns the outcomes of two runs as pairs, equal ones too."""
+    """Returns OUTCOMES of two runs as pairs by name, equal ones too."""
     return {name: (a.get(name), b.get(name)) for name in OUTCOMES}

@@ -1,4 +1,5 @@
-"""Where a run is computed: versions, machine, commit, and the source file of a user's method."""
+"""Describes where a run is computed: versions, machine, commit, and the source file of a user's
+method."""
 
 from __future__ import annotations
 
@@ -18,21 +19,21 @@ OtherVersions = list[dict[str, int | str]]
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions on which the bits of a run depend."""
+    """Returns the versions of onepass and torch, on which the bits of a run depend."""
     import torch
 
     return {"onepass": __version__, "torch": str(torch.__version__)}
 
 
 def last_versions(described: dict[str, Any], since: OtherVersions) -> dict[str, Any]:
-    """Returns run.json's content, with the versions of the last resumption if the run was resumed
-    with `--anyway`."""
+    """Returns run.json's content, which is `described`. `since` holds the versions of resumptions
+    with `--anyway`; those of the last one replace the versions of the start."""
     return {**described, **(since[-1] if since else {})}
 
 
 def method_source_digest(method: str) -> str | None:
-    """Returns a digest of the source file of a user's method. None for our own methods, which
-    their version identifies, and for a method that was typed at a prompt."""
+    """Returns a digest of the source file of a user's method. Returns None for our own methods,
+    which the version of onepass identifies, and for a method without a file, typed at a prompt."""
     module = registry.get(method).learner.__module__
     if module.startswith("onepass."):
         return None
@@ -43,7 +44,7 @@ def method_source_digest(method: str) -> str | None:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns versions, machine and commit: what one needs to reproduce a number."""
+    """Returns the versions, the machine and the commit: the facts that help to reproduce a run."""
     import numpy as np
     import torch
 
@@ -59,7 +60,7 @@ def describe_environment() -> dict[str, Any]:
 
 def processor() -> str:
     """Returns the name of the processor and the widest instruction set that torch uses on it.
-    Processors round differently, so the same seed gives another run on another kind."""
+    Kinds of processors round differently, so a seed gives other numbers on another kind."""
     import torch
 
     name = platform.processor()
@@ -71,7 +72,8 @@ def processor() -> str:
 
 
 def commit() -> dict[str, Any]:
-    """Returns the commit of the source tree and whether it has changes; None once installed."""
+    """Returns the commit of the source tree, and whether it has changes (`dirty`). Both are None
+    without a git tree, as in an installed package."""
     tree = Path(__file__).resolve().parents[2]
     if not (tree / ".git").exists():
         return {"commit": None, "dirty": None}

@@ -29,7 +29,7 @@ from onepass.runs.environment import (
     method_source_digest,
     versions,
 )
-from onepass.runs.folder import RunFolder, RunProgress
+from onepass.runs.folder import CANNOT_RESUME, RunFolder, RunProgress
 from onepass.runs.log import log_run
 from onepass.runs.outcome import gpu_name, make_result, plain_settings
 from onepass.runs.recorder import Recorder
@@ -40,7 +40,7 @@ from onepass.runs.status import abbreviated, expect_same_run
 from onepass.streams import Stream
 
 log = logging.getLogger("onepass")
-DISPLAY_NAMES = {"source": "its method's file in the state"}
+DISPLAY_NAMES = {"source": "a method's file with the digest"}
 
 
 def run_job(
@@ -55,12 +55,15 @@ def run_job(
 ) -> Result:
     """Runs a job in its folder below `out`, and returns its result.
 
-    An existing run is an error, unless `resume`: then a finished run returns its result, an
-    interrupted run continues from its last checkpoint, and a missing one starts. A run of an older
-    revision of the method keeps its own folder. A run on other data is refused; so is a run with
-    other versions of onepass or torch, unless `anyway`. `checkpoint` is the number of steps between
-    checkpoints; `auto` means one every ten seconds, None means no checkpoint. `listeners` are
-    called besides the job's probes. `resources` are shared with other runs of this process.
+    An existing folder raises a RunError, unless `resume`. With `resume`, a finished run returns its
+    result, an interrupted run continues from its last checkpoint, and a missing run starts. Then a
+    RunError is raised for a run on other data, for an interrupted run with other probes, and,
+    unless `anyway`, for a run with other versions of onepass, torch or a user's method. A run of
+    another revision of the method has another folder.
+
+    `checkpoint` is the number of steps between checkpoints; `auto` means about ten seconds, None
+    means no checkpoint. `listeners` are called besides the job's probes. `resources` are shared
+    with other runs of this process.
     """
     plugins.import_modules(job.imports)
     resources = resources or RunResources()
@@ -93,8 +96,8 @@ def run_job(
 
 @contextmanager
 def _removing_new_folder_if_too_large(folder: RunFolder) -> Iterator[None]:
-    """Removes the new run folder, and its new parents, if the first step fails for lack of RAM or
-    GPU memory. A step's need is known only once it runs."""
+    """Removes a run folder that is new, and its new parents, if the run fails for lack of RAM or
+    GPU memory before its first evaluation point. A step's need is known only once it runs."""
     missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
         yield
@@ -116,7 +119,7 @@ def _train(
     checkpoint: CheckpointEvery,
     anyway: bool,
 ) -> Result:
-    """Trains from the last checkpoint, or from the start, and returns the result."""
+    """Trains from the last checkpoint, or from the start if there is none. Returns the result."""
     learner, before = _restore(folder, job, learner)
     if before is None:
         folder.describe(_describe(job, stream, learner))
@@ -151,8 +154,9 @@ def _train(
 
 
 def _with_fingerprint(job: Job, out: Path, resources: RunResources) -> Job:
-    """Returns the job with the fingerprint of its data. If the data of a named dataset are gone, a
-    finished run is still valid, and the job is returned without a fingerprint."""
+    """Returns the job with the fingerprint of its data. If the data of a named dataset are gone but
+    the run has finished, logs a warning and returns the job without a fingerprint. Otherwise
+    missing data raise a DataError."""
     try:
         return resources.with_fingerprint(job)
     except DataError:
@@ -167,22 +171,27 @@ def _with_fingerprint(job: Job, out: Path, resources: RunResources) -> Job:
 
 
 def _expect_same_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
-    """Raises a RunError if a run was started with other probes: a probe has to see every step."""
+    """Raises a RunError if a run was started with other probes than the job names, because a probe
+    has to see every step."""
     began = found.get("probes", [])
     if sorted(began) != sorted(job.probes):
         before, now = (", ".join(sorted(names)) or "none" for names in (began, job.probes))
-        raise RunError(f"{folder.path} was begun with other probes: {before}, not {now}")
+        raise RunError(
+            f"{folder.path} was begun with other probes: {before}, not {now}; resume it with the "
+            "same ones, or choose another --out"
+        )
 
 
 def _computed_by(job: Job) -> dict[str, str]:
-    """Returns the versions, and a digest of the source file if the method is the user's own."""
+    """Returns the versions of onepass and torch now, with a digest of the method's source file if
+    the method is the user's own."""
     source = method_source_digest(job.method)
     return {**versions(), **({"source": source} if source else {})}
 
 
 def _versions_differ(folder: RunFolder, job: Job, since: OtherVersions, anyway: bool) -> bool:
-    """Returns whether onepass, torch or the user's method have changed since the run last ran.
-    Because the numbers may change too, raises a RunError, unless `anyway`. A version that an old
+    """Returns whether onepass, torch or the user's method have changed since the run last ran. If
+    they have, the numbers may change too: raises a RunError, unless `anyway`. A version that an old
     run did not record counts as unchanged."""
     last = last_versions(folder.description() or {}, since)
     changes = [
@@ -193,14 +202,15 @@ def _versions_differ(folder: RunFolder, job: Job, since: OtherVersions, anyway: 
     if changes and not anyway:
         raise RunError(
             f"{folder.path} was run with {' and '.join(changes)}, which may give other numbers; "
-            "--anyway resumes it all the same, --out elsewhere runs it anew"
+            "--anyway resumes it all the same, another --out runs it anew"
         )
     return bool(changes)
 
 
 def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, RunProgress | None]:
     """Returns the learner and the progress of the last checkpoint; the given learner and None if
-    there is no checkpoint. Raises a CheckpointError if it belongs to another run."""
+    there is no checkpoint. Raises a CheckpointError if the checkpoint is of another method or of
+    other settings."""
     saved = folder.load_checkpoint() if folder.description() is not None else None
     if saved is None:
         return learner, None
@@ -210,7 +220,8 @@ def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, Ru
         if content.get(name) != wanted[name]:
             raise CheckpointError(
                 f"{folder.checkpoint_file} belongs to another run: its {name} is "
-                f"{abbreviated(content.get(name))}, not {abbreviated(wanted[name])}"
+                f"{abbreviated(content.get(name))}, not {abbreviated(wanted[name])}, "
+                f"{CANNOT_RESUME}"
             )
     return checkpoints.learner_from_content(
         content, str(folder.checkpoint_file), device=job.device
@@ -225,18 +236,21 @@ def _expect_all_points(
     every: int | None,
     done: int,
 ) -> None:
-    """Raises a CheckpointError unless the restored points are exactly those due after `done` steps:
-    the result needs all of them."""
+    """Raises a CheckpointError unless the restored points are exactly those of the first `done`
+    steps, because the result needs all of them."""
     steps = range(1, min(done, len(stream)) + 1)
     due = [step for step in steps if is_scored(learner, stream, every, step)]
     if done > len(stream) or [point.step for point in points] != due:
-        raise CheckpointError(f"{folder.checkpoint_file} does not hold all scores of its run")
+        raise CheckpointError(
+            f"{folder.checkpoint_file} does not hold the points of its run so far, {CANNOT_RESUME}"
+        )
 
 
 # ---- run.json
 
 
 def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
+    """Returns the content of run.json for a run that starts now."""
     return {
         **_computed_by(job),
         "identity": job.identity,
@@ -257,6 +271,7 @@ def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
 
 
 def _commit_of(began: dict[str, Any]) -> str | None:
-    """Returns the commit with which a run began, with `-dirty` if the tree had changes."""
+    """Returns the commit with which a run began, from the content of its run.json, with `-dirty` if
+    the tree had changes; None if it is unknown."""
     commit = began.get("commit")
     return f"{commit}-dirty" if commit and began.get("dirty") else commit

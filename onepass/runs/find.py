@@ -1,7 +1,7 @@
 """Finds runs in folders and in .jsonl files, whether finished, broken or damaged.
 
-Lists, tables, figures and reports all find their runs here. There may be many thousand, so each
-file is read only when a value from it is needed.
+Lists, tables, figures and reports all find their runs here. There may be many thousand, so a
+run.json beside a result is read only when a value from it is needed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from onepass.runs import lines
 from onepass.runs.folder import DAMAGED_NAME
 from onepass.runs.result import Result
 
-RunState = Literal["finished", "broken", "damaged"]
+RunState = Literal["finished", "broken", "damaged"]  # broken: without a result, perhaps running
 Parse = Callable[[str], Any]
 RESULT, RUN = "result.json", "run.json"
-OWN = ("where", "state", "problem")
+OWN = ("where", "state", "problem")  # the fields of a FoundRun that are keys too
 SETTINGS = "settings."
 BEGUN = ("source", "processor", "torch")  # in run.json from the first versions on
 OTHER_NAMES = {"any-time": "anytime_accuracy"}
@@ -48,8 +48,8 @@ class FoundRun:
     """A run that was found, and `where`: its folder, or FILE.jsonl:NUMBER.
 
     `values` are the fields of its result. A broken run has no result: there `values` come from its
-    run.json, with `steps_done`. `problem` says what is wrong with a damaged run. `foreign` marks a
-    line that is not a run's.
+    run.json, with `steps_done`. A damaged run has no values, and `problem` is the reason. `folder`
+    is None for a line. `foreign` marks a line that is not a run's.
     """
 
     where: str
@@ -61,7 +61,8 @@ class FoundRun:
 
     @property
     def has_result(self) -> bool:
-        """True if the run has a result, damaged or not."""
+        """True if the run has a result, damaged or not. A folder that was set aside as damaged
+        counts as without."""
         if self.state != "damaged" or self.folder is None:
             return self.state != "broken" and not self.foreign and not self.is_unreadable_folder
         return self.problem != SET_ASIDE and Path(self.folder, RESULT).exists()
@@ -85,12 +86,13 @@ class FoundRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The arguments of the learner's constructor; empty for a line of an early version."""
+        """The arguments of the learner's constructor; empty if they are unknown, as for a line of
+        an early version."""
         found = self.values.get("settings") or self.description.get("learner")
         return found if isinstance(found, dict) else {}
 
     def result(self) -> Result:
-        """Returns the result of a finished run; raises a RunError if it is damaged."""
+        """Returns the result of the run; raises a RunError if it is damaged or there is none."""
         source = f"{self.folder}/{RESULT}" if self.folder else self.where
         if self.problem:
             raise RunError(f"{source} is damaged: {self.problem.removeprefix(f'{RESULT}: ')}")
@@ -102,11 +104,12 @@ class FoundRun:
         return Result.read(values, self.where, source)
 
     def has(self, key: str) -> bool:
+        """Returns whether the run has a value that `get` finds by this key; it may be None."""
         return key in OWN or any(_bare(key) in source for source in self._sources(key))
 
     def get(self, key: str) -> Any:
-        """Returns a value of the result or a setting, by its name. If both have the name,
-        `settings.NAME` means the setting."""
+        """Returns a value by its name: of OWN, else of the result, the settings or run.json, in
+        this order; None if none has it. `settings.NAME` means the setting only."""
         if key in OWN:
             return getattr(self, key)
         if key in self.values:  # the common case first: this method is called very often
@@ -129,7 +132,9 @@ def _bare(key: str) -> str:
 
 def find_runs(*paths: Path, parse: Parse = fileio.parse_json_fast) -> list[FoundRun]:
     """Returns every run at or below the given folders, in natural order of their paths, and every
-    line of .jsonl files, given or found in a folder. A run below several paths comes once."""
+    line of .jsonl files, given or found in a folder. A folder or line that several paths lead to
+    comes once. Raises a RunError if there is no run, or if a path is neither a folder nor a .jsonl
+    file."""
     found: list[FoundRun] = []
     for path in paths:
         if path.is_dir():
@@ -145,13 +150,13 @@ def find_runs(*paths: Path, parse: Parse = fileio.parse_json_fast) -> list[Found
 
 def find_run(name: str, paths: Sequence[Path] = ()) -> FoundRun:
     """Returns the run that `name` names: a folder, FILE.jsonl:NUMBER, or the first letters of the
-    identity (or of the state's checksum) of a run in `paths`. Raises a RunError if it is
-    damaged."""
+    identity (or of the state's checksum) of a run in `paths`. Raises a RunError if the run is
+    damaged, or if the name fits no run or several."""
     file, folder = lines.file_of_line(name), Path(name)
     if file:
         found = [run for run in find_runs(Path(file), parse=fileio.parse_json) if run.where == name]
         if not found:
-            raise RunError(f"there is no line {name}")
+            raise RunError(f"there is no line {name}, or it is empty")
     elif folder.is_dir():
         found = list(
             _run_in_folder(name, {path.name for path in folder.iterdir()}, fileio.parse_json)
@@ -167,6 +172,8 @@ def find_run(name: str, paths: Sequence[Path] = ()) -> FoundRun:
 
 
 def _beginning_with(letters: str, paths: Sequence[Path]) -> list[FoundRun]:
+    """Returns the places of the one run whose identity or state checksum begins with these letters:
+    its folder and its lines. Raises a RunError if there is none, or if there are several runs."""
     if not paths:
         raise RunError(
             f"{quoted(letters)} is neither a run's folder nor FILE.jsonl:NUMBER; to find a run by "
@@ -178,13 +185,14 @@ def _beginning_with(letters: str, paths: Sequence[Path]) -> list[FoundRun]:
             if str(run.get(key) or "").startswith(letters):
                 known.setdefault(str(run.get("identity") or run.get(key)), []).append(run)
     if len(known) != 1:
-        count = "several runs have" if known else "no run has"
+        count = "give more letters: several runs have" if known else "no run has"
         raise RunError(f"{count} an identity that begins with {quoted(letters)}")
     return next(iter(known.values()))
 
 
 def _below(top: Path, parse: Parse) -> Iterator[FoundRun]:
-    """Yields the runs below a folder, without following links to folders."""
+    """Yields the runs at or below a folder, without following links to folders. A folder that
+    cannot be read is yielded as a damaged run."""
     waiting = [str(top)]
     while waiting:
         folder = waiting.pop()
@@ -210,7 +218,8 @@ def _runs_in_lines(file: Path, parse: Parse) -> Iterator[FoundRun]:
 
 
 def _run_in_folder(folder: str, names: set[str], parse: Parse) -> Iterator[FoundRun]:
-    """Yields the run of a folder with files of these names; nothing if it is not a run folder."""
+    """Yields the run of a folder, whose files have these names; yields nothing if it is not a run
+    folder."""
     if DAMAGED_NAME in folder and {RESULT, RUN} & names:
         yield _damaged(folder, SET_ASIDE, folder)
     elif RESULT in names:
@@ -235,6 +244,8 @@ def _run_of_line(text: str, where: str, parse: Parse) -> FoundRun:
 
 
 def _checked(where: str, values: dict[str, Any], folder: str | None = None) -> FoundRun:
+    """Returns a finished run with these values; a damaged one if a NEEDED value is missing or of
+    the wrong type, or if a number is not finite."""
     for name, kind in NEEDED.items():
         value = values.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
@@ -247,7 +258,8 @@ def _checked(where: str, values: dict[str, Any], folder: str | None = None) -> F
 
 
 def _broken(folder: str) -> FoundRun:
-    """Returns a run without a result: it was stopped, or is still running."""
+    """Returns a run without a result, which was stopped or is still running; a damaged one if its
+    run.json describes no run."""
     description = FoundRun(folder, "broken", {}, folder=folder).description
     job = description.get("job")
     if not isinstance(job, dict):
@@ -262,7 +274,7 @@ def _broken(folder: str) -> FoundRun:
 
 def _steps_done(folder: Path) -> int:
     """Returns the step at which the learner was last scored; 0 if it never was, or if events.jsonl
-    is gone or damaged."""
+    is missing or damaged."""
     path = folder / "events.jsonl"
     if not path.is_file():
         return 0

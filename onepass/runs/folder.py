@@ -2,7 +2,7 @@
 
     run.json        what was run and where: settings, stream, versions, device, commit
     events.jsonl    a line for each evaluation point
-    <key>.jsonl     the lines of the listener of that name
+    <key>.jsonl     the lines of the listener with that key
     checkpoint.pt   the learner and the progress of the run
     result.json     metrics, once the run has finished
     log.txt         starts, resumptions, the end, warnings and errors
@@ -34,7 +34,7 @@ from onepass.runs.environment import OtherVersions
 from onepass.runs.result import Result
 from onepass.runs.spec import Job, digest
 
-CANNOT_RESUME = "so the run cannot go on; --out elsewhere runs it anew"
+CANNOT_RESUME = "so the run cannot go on; another --out runs it anew"  # the end of several errors
 DAMAGED_NAME = ".damaged-"  # a damaged folder is renamed to its name, this and a number
 # The errors that wrong values raise while a file's content is read
 DAMAGED = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
@@ -75,8 +75,9 @@ class RunFolder:
 
     @classmethod
     def of(cls, job: Job, out: Path) -> RunFolder:
-        """Returns a job's folder below `out`. The folder of a job on the user's own data is also
-        found if the data were renamed, because its name ends in a digest of their content."""
+        """Returns a job's folder below `out`, which may not exist yet. The folder of a job on the
+        user's own data is also found if the data were renamed, because its name ends in a digest of
+        their content."""
         path = out / job.folder_name
         if job.has_own_data and not path.exists():
             start, end = job.folder_name_ends
@@ -88,8 +89,9 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Locks the folder for one process; raises a BusyError if another process holds it. The
-        system releases the lock when the process ends, however it ends."""
+        """Locks the folder for one process. Raises a BusyError if another process holds the lock,
+        and a RunError if locking fails. The system releases the lock when the process ends, however
+        it ends."""
         path = self.path / ".lock"
         with ExitStack() as held:
             try:
@@ -101,54 +103,60 @@ class RunFolder:
             yield
 
     def is_being_run(self) -> bool:
-        """Returns whether another process is running it now."""
+        """Returns whether a process holds the folder's lock now, because it runs the job."""
         lock = self.path / ".lock"
         try:
             with fileio.locked_file(lock, wait=False) if lock.is_file() else nullcontext():
                 return False
         except BlockingIOError:
             return True
-        except OSError:  # running it will report the problem
+        except OSError:  # running the job will report the problem
             return False
 
     def move_aside(self) -> Path:
-        """Renames the folder to mark it as damaged, and returns its new path."""
+        """Renames the folder to the first free name of a damaged one, and returns its new path."""
         names = (f"{self.path.name}{DAMAGED_NAME}{number}" for number in count(1))
         paths = (self.path.with_name(name) for name in names)
         return self.path.rename(next(path for path in paths if not path.exists()))
 
     def refuse_existing(self) -> None:
+        """Raises a RunError if the folder exists."""
         if self.path.exists():
-            raise RunError(f"{self.path} exists; --resume goes on with it, --out puts it elsewhere")
+            raise RunError(f"{self.path} exists: give --resume to continue it, or another --out")
 
     def make(self) -> None:
-        """Makes the folder; raises a RunError if it exists and holds something else than a run."""
+        """Makes the folder if it is missing. Raises a RunError if it holds files but no run.json,
+        or if it cannot be made."""
         make_folder(self.path)
         foreign = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
         if foreign and not self.run_file.exists():
-            raise RunError(f"{self.path} holds something else than a run: {foreign[0]}")
+            raise RunError(
+                f"{self.path} holds something else than a run, {foreign[0]}: choose another --out"
+            )
 
     def describe(self, description: dict[str, Any]) -> None:
         """Writes run.json."""
         fileio.write_json(self.run_file, description)
 
     def description(self) -> dict[str, Any] | None:
-        """Returns the content of run.json, None if there is none; raises a RunError if it is
-        damaged."""
+        """Returns the content of run.json; None if there is no such file. Raises a RunError if it
+        is damaged."""
         content = _read_json(self.run_file)
         if content is not None and not _describes_a_run(content):
             raise RunError(f"{self.run_file} is damaged: it describes no run")
         return content
 
     def result(self) -> Result | None:
-        """Returns the result, None if there is none yet. Its `out` is where the folder is now."""
+        """Returns the result, whose `out` is where the folder is now; None if there is none yet.
+        Raises a RunError if result.json is damaged."""
         content = _read_json(self.result_file)
         return (
             None if content is None else Result.read(content, str(self.path), str(self.result_file))
         )
 
     def points(self) -> list[Point]:
-        """Returns the points of events.jsonl, without a last line that a kill cut short."""
+        """Returns the points of events.jsonl, without a last line that a kill cut short. Raises a
+        RunError if another line is damaged."""
         if not _file_exists(self.events_file):
             return []
         try:
@@ -165,8 +173,9 @@ class RunFolder:
         return counted and bool(points) and points[-1].step == result.steps
 
     def probe_lines(self, probe: str) -> list[dict[str, Any]] | None:
-        """Returns the lines that a probe has recorded; None if the run did not have the probe. In
-        an unfinished run a kill may have cut the last line short; it is left out."""
+        """Returns the lines that a probe has recorded; None if the run has no file of the probe. In
+        an unfinished run, a last line that a kill cut short is left out. Raises a RunError if
+        another line is damaged."""
         path = self.lines_file(probe)
         if not path.is_file():
             return None
@@ -182,8 +191,8 @@ class RunFolder:
         fileio.append_text(self.lines_file(key), _as_text(lines))
 
     def ensure_lines(self, key: str, lines: Sequence[str]) -> None:
-        """Flushes a .jsonl file to the disk. If it was changed or removed meanwhile, writes it
-        again, with a warning."""
+        """Flushes a .jsonl file to the disk. If it does not hold exactly these lines, because it
+        was changed or removed meanwhile, writes it again, with a warning."""
         path = self.lines_file(key)
         found = path.read_bytes() if path.is_file() else None
         if found != (_as_text(lines).encode() if lines or key == EVENTS else None):
@@ -203,7 +212,8 @@ class RunFolder:
 
     def save_checkpoint(self, payload: dict[str, Any], progress: RunProgress) -> None:
         """Flushes the .jsonl files, then writes the checkpoint, which holds their lengths and
-        digests. `payload` is the learner's part, so `onepass.open` reads the checkpoint too."""
+        digests. `payload` is what a learner's own checkpoint holds, so that `onepass.open` reads
+        this one too."""
         from onepass.learning.checkpoint import file
 
         content = {**payload, **vars(progress), "tick": asdict(progress.tick)}
@@ -215,8 +225,8 @@ class RunFolder:
 
     def load_checkpoint(self) -> tuple[dict[str, Any], RunProgress] | None:
         """Returns the content of the last checkpoint and the progress of the run at that moment;
-        None if there is no checkpoint. Raises a CheckpointError if a .jsonl file no longer begins
-        as it did then."""
+        None if there is no checkpoint. Raises a CheckpointError if the checkpoint is damaged or too
+        old, or if a .jsonl file no longer begins as it did then."""
         from onepass.learning.checkpoint import file
 
         if not _file_exists(self.checkpoint_file):
@@ -230,7 +240,9 @@ class RunFolder:
         try:
             return content, self._so_far(content)
         except DAMAGED:
-            raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
+            raise CheckpointError(
+                f"{self.checkpoint_file} is not a run's checkpoint, {CANNOT_RESUME}"
+            ) from None
 
     def _so_far(self, content: dict[str, Any]) -> RunProgress:
         """Returns the progress in a checkpoint; raises one of DAMAGED if it is not valid."""
@@ -247,8 +259,9 @@ class RunFolder:
         )
 
     def _lines_before(self, key: str, extent: dict[str, int | str]) -> list[str]:
-        """Returns the lines that a file had when the checkpoint was written; raises a
-        CheckpointError if they are gone."""
+        """Returns the lines that a file had when the checkpoint was written. Later lines are left
+        out, because the run records them again. Raises a CheckpointError if the file no longer
+        begins with those lines."""
         path, size = self.lines_file(key), int(extent["bytes"])
         if not fileio.is_file_name(key):
             raise ValueError("the key of a listener must be usable as a file name")
@@ -261,14 +274,14 @@ class RunFolder:
         return found.decode().split("\n")[:-1]
 
     def remove_partials(self) -> None:
-        """Removes temporary files that a kill left behind."""
+        """Removes the temporary files of interrupted writes, which a kill left behind."""
         for partial in self.path.glob(".*.partial"):
             partial.unlink(missing_ok=True)
 
     def add_to_log(self, text: str) -> bool:
-        """Adds a text to the log, with the time; returns whether that worked, because a log must
-        never stop a run. A folder without run.json gets no log: with a log alone, it would look
-        like something else than a run."""
+        """Adds a text to the log, with the time. Returns whether that worked; it raises no error,
+        because a log must never stop a run. A folder without run.json gets no log: `make` would
+        refuse a folder with a log alone."""
         if not self.run_file.exists():
             return False
         first, *others = [printable(line) for line in text.rstrip().split("\n")]
@@ -280,6 +293,7 @@ class RunFolder:
         return True
 
     def finish(self, result: Result) -> None:
+        """Writes result.json, which marks the run as finished."""
         fileio.write_json(self.result_file, result.as_json())
 
 
@@ -308,21 +322,22 @@ def _as_text(lines: Sequence[str]) -> str:
 
 
 def _length_and_digest(content: bytes) -> dict[str, int | str]:
-    """Returns what a checkpoint records about a file: its length and its digest."""
+    """Returns the length and the digest of a file's content, which a checkpoint records."""
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _file_exists(path: Path) -> bool:
-    """Returns whether a file exists. Raises a RunError for anything else at this path, a broken
-    link too: its target may come back."""
+    """Returns whether a file exists. Raises a RunError if something else is at this path, such as a
+    folder or a broken link, whose target may come back."""
     if path.is_file():
         return True
     if path.is_symlink() or path.exists():
-        raise RunError(f"{path} is not a file")
+        raise RunError(f"{path} must be a file, not a folder or a broken link: move it away")
     return False
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
+    """Returns the content of a file; None if it is missing. Raises a RunError if it is damaged."""
     if not _file_exists(path):
         return None
     try:
@@ -333,8 +348,8 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _describes_a_run(content: dict[str, Any]) -> bool:
-    """Returns whether a run.json has valid fields and the identity of its job. Early versions wrote
-    only the job."""
+    """Returns whether the fields of a run.json are valid and its identity is that of its job. Early
+    versions wrote the job only, which is valid too."""
     try:
         expect_type("job", content.get("job"), dict)
         for name in ("probes", "imports"):
@@ -347,6 +362,7 @@ def _describes_a_run(content: dict[str, Any]) -> bool:
 
 
 def make_folder(path: Path) -> None:
+    """Makes a folder and its parents if they are missing; raises a RunError if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

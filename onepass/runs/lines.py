@@ -1,7 +1,7 @@
 """Results as lines of a .jsonl file, which only grows: one line for each finished run.
 
-A line holds what result.json holds, except for the folder, which matters on one machine only. A
-result that is read from a line has the file and number as its `out`:
+A line holds what result.json holds, except for `out`, the run's folder, which only one machine has.
+A result that is read from a line has the file and the number of the line as its `out`:
 `results/lines/cifar100.jsonl:3`.
 """
 
@@ -24,16 +24,18 @@ log = logging.getLogger("onepass")
 
 
 def read_results(path: Path) -> list[Result]:
-    """Returns the results of a file, in order. `out` of each is FILE.jsonl:NUMBER."""
+    """Returns the results of a file, in order. Their `out` is FILE.jsonl:NUMBER. Raises a RunError
+    if a line is damaged, or if there is no such file."""
     return [Result.read(_parse_line(line, where), where) for where, line in located_lines(path)]
 
 
 def append_result(path: Path, result: Result, *, once: bool = False) -> None:
-    """Adds one line to a file, whole or not at all, even if other processes add lines at the same
-    time. The rest of a line that a kill cut short is removed first. With `once`, adds nothing if
-    the file already has this run."""
+    """Adds a result to a file as one line, whole or not at all, even if other processes add lines
+    at the same time. A last line that a kill cut short is removed first. With `once`, adds nothing
+    if the file has a line of this run's identity."""
     expect_lines_name(path)
     line = {name: value for name, value in result.as_json().items() if name != "out"}
+    # The text `"identity": "..."`, which a line of this run holds
     known = json.dumps({"identity": result.identity})[1:-1]
     fileio.append_line(path, json.dumps(line), unless=known if once else "")
 
@@ -52,8 +54,8 @@ def expect_lines_name(path: Path) -> None:
 
 
 def located_lines(path: Path) -> list[tuple[str, str]]:
-    """Returns FILE.jsonl:NUMBER and text of each line that is not empty. A last line that was cut
-    short is left out, with a warning."""
+    """Returns FILE.jsonl:NUMBER and the text of each line that is not empty. A last line that was
+    cut short is left out, with a warning. Raises a RunError if the file cannot be read as text."""
     *whole, last = _read_text(path).split("\n")
     if last.strip():  # no line end: edited by hand, or cut short
         where = f"{path}:{len(whole) + 1}"
@@ -75,11 +77,13 @@ def _parse_line(line: str, where: str) -> dict[str, Any]:
 
 
 def is_lines_file(path: Path) -> bool:
+    """Returns whether a path is that of a results file, which may not exist."""
     return path.suffix == SUFFIX and not path.is_dir()
 
 
 def file_of_line(out: str) -> str | None:
-    """Returns the file of a result that was read from a line; None for one from a run folder.
+    """Returns the file of a result that was read from a line, from the result's `out`; None if the
+    result is from a run folder.
 
     >>> file_of_line("results/lines/cifar100.jsonl:3"), file_of_line("runs/er-digits-m100-s0")
     ('results/lines/cifar100.jsonl', None)

@@ -18,8 +18,9 @@ log = logging.getLogger("onepass")
 
 @contextmanager
 def log_run(folder: RunFolder, done: int) -> Iterator[None]:
-    """Logs what happens during the steps of a run, `done` of which an earlier process has done. An
-    unexpected error gets a note that says where its traceback is."""
+    """Logs the start, the warnings, and the end or the error of a run in the `with` block. `done`
+    is the number of steps that earlier processes have done. An unexpected error gets a note with
+    the path of the log, which has its traceback."""
     folder.add_to_log(f"resumed after step {done}" if done else "started")
     try:
         with _copying_warnings(folder.add_to_log):
@@ -39,8 +40,8 @@ def log_run(folder: RunFolder, done: int) -> Iterator[None]:
 
 @contextmanager
 def _copying_warnings(note: Callable[[str], object]) -> Iterator[None]:
-    """Copies warnings into the log; they still reach standard error. (A handler on our logger would
-    keep them from it, so this is a filter.)"""
+    """Passes a copy of each warning to `note`; the warnings still reach standard error. This is a
+    filter, because a handler on our logger would keep them from it."""
 
     def copy(record: logging.LogRecord) -> bool:
         note(f"{record.levelname.lower()}: {record.getMessage()}")

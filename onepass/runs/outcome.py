@@ -22,7 +22,8 @@ from onepass.streams import Stream
 def make_result(
     job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
 ) -> Result:
-    """Returns the result of a finished run. `points` are all its evaluation points."""
+    """Returns the result of a run after its last step. `points` are all its evaluation points, and
+    `out` is its folder. The listeners' facts and the commit are added by the caller."""
     from onepass.learning.image_counts import images_per_batch
     from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
@@ -86,13 +87,14 @@ def make_result(
 
 
 def plain_settings(learner: Learner) -> dict[str, Any]:
-    """Returns the arguments of the learner's constructor as JSON values: a network of the user's as
-    its repr, a GPU without its number."""
+    """Returns the arguments of the learner's constructor as JSON values. A network of the user's is
+    its repr, and a GPU has no number."""
     chosen = {**learner.get_params(), "device": device_type(learner.device)}
     return {name: _plain(value) for name, value in chosen.items()}
 
 
 def gpu_name(learner: Learner) -> str | None:
+    """Returns the name of the learner's GPU; None on the CPU."""
     cuda = learner.trainer.torch_device.type == "cuda"
     return torch.cuda.get_device_name(learner.trainer.torch_device) if cuda else None
 

@@ -30,8 +30,9 @@ log = logging.getLogger("onepass")
 
 
 def find_results(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
-    """Returns the results of all finished runs in folders and .jsonl files that meet every
-    condition. Run folders come first: if a run is in both, its folder has more to show."""
+    """Returns the results of the finished runs in these folders and .jsonl files, if the run meets
+    every condition in `where`. Those of run folders come first, because a folder holds more than a
+    line of the same run. Raises a RunError if there are none, or if any result is damaged."""
     found = folders_first(find_runs(*paths, parse=fileio.parse_json))
     if passed := count_foreign_lines(found):
         files = ", ".join(map(str, passed))
@@ -55,16 +56,17 @@ def find_results(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
 
 
 def folders_first(runs: Sequence[FoundRun]) -> list[FoundRun]:
+    """Returns the runs with those in folders before those in lines, otherwise in their order."""
     return sorted(runs, key=lambda run: run.folder is None)
 
 
 def count_foreign_lines(runs: Sequence[FoundRun]) -> dict[Path, int]:
-    """Returns how many lines of each file are not results of runs."""
+    """Returns how many lines of each file are not results of runs, without files of 0."""
     return Counter(Path(lines.file_of_line(run.where) or "") for run in runs if run.foreign)
 
 
 def warn_of_missing_points(found: Sequence[Result]) -> None:
-    """Logs a warning if the events.jsonl of a finished run has lost points."""
+    """Logs one warning if the events.jsonl of any of these finished runs lacks points."""
     without = [result.out for result in found if _lacks_points(result)]
     if without:
         others = f" (and {len(without) - 1} more)" if without[1:] else ""
@@ -83,8 +85,9 @@ def _lacks_points(result: Result) -> bool:
 def matching_runs(
     runs: Sequence[FoundRun], conditions: Sequence[str], sort: str | None = None
 ) -> list[FoundRun]:
-    """Returns the runs that meet every condition, sorted by a key; `-KEY` sorts the largest value
-    first. Runs without the key come last."""
+    """Returns the runs that meet every condition, in their order, or sorted by the key `sort`;
+    `-KEY` sorts the largest value first. Runs without the key come last. Raises an error for an
+    invalid condition, or for a key that no run has."""
     tests = [_condition(text) for text in conditions]
     expect_known_keys(runs, [key for key, _ in tests])
     found = [run for run in runs if all(test(run.get(key)) for key, test in tests)]
@@ -106,7 +109,7 @@ def expect_known_keys(runs: Sequence[FoundRun], keys: Sequence[str]) -> None:
 
 
 def _rank(value: Any) -> tuple[bool, float, str]:
-    """Returns a sort key: numbers by size, then other values by their text."""
+    """Returns a sort key: numbers come first, by size, then other values by their text."""
     number = _number(value)
     return (number is None, number or 0.0, "" if number is not None else str(value))
 
@@ -116,7 +119,7 @@ def _condition(text: str) -> tuple[str, Callable[[Any], bool]]:
     not a condition."""
     match = CONDITION.fullmatch(text)
     if match is None:
-        forms = "KEY=VALUE, KEY!=VALUE, KEY>NUMBER or KEY<NUMBER"
+        forms = "KEY=VALUE, KEY!=VALUE, KEY>NUMBER, KEY>=NUMBER, KEY<NUMBER or KEY<=NUMBER"
         raise InputError(f"--where takes {forms}, not {quoted(text)}")
     key, sign, wanted = match[1], match[2], match[3].strip()
     if sign in COMPARISONS:
@@ -137,8 +140,9 @@ def _compared(compare: Callable[[Any, Any], bool], wanted: str, text: str) -> Ca
 
 
 def _equal(value: Any, wanted: str) -> bool:
-    """Returns whether a value equals a text: as numbers if both are, so that 5e-4 is 0.0005; else
-    as JSON or as text."""
+    """Returns whether a value equals a text. If both are numbers they are compared as such, so that
+    5e-4 is 0.0005. Otherwise the texts are compared; true, false and none in any case of
+    letters."""
     number, other = _number(value), _number(wanted)
     if number is not None and other is not None:
         return number == other
@@ -148,7 +152,8 @@ def _equal(value: Any, wanted: str) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """Returns a number, also from a text, because settings are texts; None if it is neither."""
+    """Returns a finite number, or the one that a text spells, because some settings are texts; None
+    for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

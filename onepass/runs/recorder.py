@@ -16,15 +16,15 @@ from onepass.runs.folder import RunFolder, RunProgress, parse_point
 from onepass.runs.result import Result
 from onepass.runs.spec import CheckpointEvery
 
-SECONDS_BETWEEN = 10
+SECONDS_BETWEEN = 10  # the least seconds between two checkpoints of `auto`
 
 
 class Recorder(Listener):
     """Writes evaluation points, the lines of the other listeners, checkpoints and the result.
 
-    It writes a checkpoint at the end and after each `every` steps. `auto` means every ten seconds,
-    or less often if writing takes more than a second, so that a kill costs about that time however
-    long a step is. None means no checkpoint.
+    It writes a checkpoint after each `every` steps and after the last step. `auto` means every ten
+    seconds, so that a kill costs about that time however long a step is. If writing takes more than
+    a second, `auto` waits ten times as long as writing took. None means no checkpoint.
 
     `audience` holds the observers and, last, the recorder, so that it can write the lines that the
     others record at the same event. The recorder's own lines are the points. A resumed run starts
@@ -50,7 +50,7 @@ class Recorder(Listener):
 
     @property
     def points(self) -> list[Point]:
-        """All points of the run so far, even if the file was changed meanwhile."""
+        """All points of the run so far, from RAM: a change of events.jsonl has no effect."""
         return [parse_point(line) for line in self.lines[EVENTS]]
 
     def started(self, run: Run) -> None:
@@ -96,6 +96,7 @@ class Recorder(Listener):
         return tick.step % self.every == 0
 
     def _write_lines(self) -> None:
+        """Appends the new lines of all listeners to their files."""
         for key, lines in self.audience.take_lines_by_key().items():
             if lines:
                 self.lines[key].extend(lines)

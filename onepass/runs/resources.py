@@ -11,7 +11,8 @@ from onepass.streams import Stream
 
 
 class RunResources:
-    """Loads each dataset once, and makes the stream and the learner of each job once.
+    """Loads each dataset once, and keeps the streams and learners that `prepare` makes until `take`
+    gives them to their runs.
 
     >>> resources, jobs = RunResources(), [Job("er", seed=0), Job("gsa", seed=1)]
     >>> resources.dataset(jobs[0]) is resources.dataset(jobs[1])
@@ -28,7 +29,7 @@ class RunResources:
         return full.hold_out(job.validation, job.seed) if job.validation else full
 
     def with_fingerprint(self, job: Job) -> Job:
-        """Returns the job with the fingerprint of its data, which are loaded for it."""
+        """Returns the job with the fingerprint of its data. They are loaded if they are not yet."""
         return job.with_data(self._full_dataset(job))
 
     def _full_dataset(self, job: Job) -> Dataset:
@@ -39,12 +40,13 @@ class RunResources:
         return self._datasets[key]
 
     def prepare(self, job: Job) -> None:
-        """Makes a job's stream and learner for the run to `take`. Errors that do not need a run
-        are raised here."""
+        """Makes and keeps a job's stream and learner. Errors that can be found without a run are
+        raised here."""
         self._ready[self.with_fingerprint(job).identity] = self._make(job)
 
     def take(self, job: Job) -> tuple[Stream, Learner]:
-        """Returns the stream of a job and its prepared learner, and no longer keeps them."""
+        """Returns the stream and the prepared learner of a job, and keeps them no longer. If there
+        are none, makes them."""
         return self._ready.pop(self.with_fingerprint(job).identity, None) or self._make(job)
 
     def _make(self, job: Job) -> tuple[Stream, Learner]:

@@ -24,26 +24,28 @@ class Result:
         user's method; `settings`, all arguments of the
         learner's constructor; `dataset`, its name; `dataset_identity`, its name or the path of the
         user's own data; `data_sha256`, a checksum of the data; `validation`, the fraction of the
-        training data that was held out and scored on; `samples`, for training and test, how many
-        samples each class has; `stream`, its name; `stream_settings`; `batch`; `boundaries`,
-        whether the learner was told them; `variant`, the choices that differ from the defaults
-        (files hold its text); `memory`, the most samples that are stored (0 for a method without a
-        memory); `seed`; `tasks`; `normalise`, whether by the mean and standard deviation of the
-        dataset or of the first task.
+        training data that was held out and scored on in place of the test samples; `samples`, for
+        training and test, how many samples each class has; `stream`, its name; `stream_settings`;
+        `batch`; `boundaries`, whether the learner is given them; `variant`, the other choices that
+        differ from the defaults (files hold its text); `memory`, the most samples that are stored
+        (0 for a method without a memory); `seed`; `tasks`; `normalise`, whether by the mean and
+        standard deviation of the dataset or of the first task.
     Accuracy, in percent
-        `accuracy` over all test samples; `forgetting` in the 1 / (T - 1) form and
-        `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
-        over at least three equally spaced points; `prequential_accuracy`, on each batch before it
-        is learned; `accuracy_matrix`, after task i on task j; `class_accuracy`; `task_confusion`,
-        how many test samples of task i (row) were predicted as a class of task j at the end. None
-        stands for a value that was not measured or does not exist.
+        `accuracy` over all test samples at the end; `forgetting` in the 1 / (T - 1) form and
+        `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy` at the end;
+        `anytime_accuracy`, the mean over at least three equally spaced points;
+        `prequential_accuracy`, on each batch before it is learned; `accuracy_matrix`, after task i
+        on task j; `class_accuracy` at the end; `task_confusion`, how many test samples of task i
+        (row) were predicted as a class of task j at the end. None stands for a value that was not
+        measured or does not exist.
     Time
         `steps`; `seconds` and `steps_per_second` of training, listeners included;
         `scoring_seconds`; `capture_seconds`, the capture of steps as CUDA graphs.
     Cost
-        `trained_per_sample` and `scored_per_sample`, images through the network for each sample of
-        the stream; `images_beside_steps`, images outside of steps, by purpose; `memory_bytes` of
-        the stored samples; `copy_bytes` of copies of the network.
+        `trained_per_sample` and `scored_per_sample`, images that pass through networks in a step,
+        with and without a gradient, for each sample of the stream; `images_beside_steps`, images
+        outside of steps, by purpose; `memory_bytes` of the samples in full memories; `copy_bytes`
+        of copies of the network.
     Machine and checksums
         `device`, and the name of the `gpu`; `threads`; the `processor` with its instruction set;
         the version of `torch`; `commit`, of the source tree when the run
@@ -118,9 +120,9 @@ class Result:
 
     @classmethod
     def read(cls, content: dict[str, Any], out: str, source: str = "") -> Self:
-        """Returns the result that a result.json or a line holds; raises a RunError that names
-        `source` (by default `out`) if it is not valid. `out` is where the run is now. Early results
-        may lack any field that has a default."""
+        """Returns the result that the content of a result.json or of a line holds. `out` is where
+        the run is now. Raises a RunError that names `source` (by default `out`) if a value is
+        missing or of the wrong type. Early results may lack any field that has a default."""
         source, types = source or out, _types()
         for option in fields(cls):
             needed = option.default is MISSING and option.default_factory is MISSING
@@ -134,7 +136,7 @@ class Result:
         return cls(**{**given, "variant": Variant.parse(content["variant"]), "out": out})
 
     def as_json(self) -> dict[str, Any]:
-        """Returns what result.json holds."""
+        """Returns the content of result.json: all fields, as JSON values."""
         return {**asdict(self), "variant": str(self.variant), "out": printable(self.out)}
 
     @property
@@ -150,8 +152,8 @@ class Result:
 
 @cache
 def _types() -> dict[str, Any]:
-    """Returns the type of every field. Cached, because resolving them takes longer than reading a
-    result."""
+    """Returns the type of every field by name. It is cached, because resolving the types takes
+    longer than reading a result."""
     return get_type_hints(Result)
 
 

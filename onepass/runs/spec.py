@@ -1,4 +1,4 @@
-"""The specification of a run: one method on one stream with one seed."""
+"""The specification of a run, a job: one method on one stream with one seed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMON = "common"  # the constructor's defaults: one setting for all methods
 PRESETS = (COMMON, "paper", "official", "tuned", "best", "fast")
 Normalise = Literal["dataset", "first-task"]
 CheckpointEvery = int | Literal["auto"] | None  # steps; auto: ten seconds; None: no checkpoint
-POINTS_PER_RUN = 20
+POINTS_PER_RUN = 20  # evaluation points, equally spaced, unless `every` is given
 OWN = "own"  # the dataset's name in the identity of a run on the user's own files
 # Fields that a variant leaves out: tables show them in columns of their own, or they do not change
 # the result.
@@ -48,7 +48,7 @@ IDENTITY_OPTIONS = ("normalise", "validation", "every", "prequential", "threads"
 
 class Fingerprint(NamedTuple):
     """The facts of the data that a run's identity needs: their checksum, and the number of tasks
-    into which they are split by default. The data must be loaded to know them."""
+    into which a stream splits them by default. They are known once the data are loaded."""
 
     sha256: str
     usual_tasks: int
@@ -56,16 +56,21 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """One run to make. Together with the versions of onepass and torch it determines the result.
+    """The description of one run. Together with the versions of onepass and torch and the kind of
+    machine it determines the result.
 
-    `identity` is a digest of its content (`identity_fields`). `settings` are arguments of the
-    learner's constructor as text, as `--set` takes them. `probes` are names of probes; they do not
-    change the run. `imports` are the user's modules that register what the job names; they are
-    imported before the run. `mirror_is_same_class` is for the user's own images only. `label` and
-    `test` are for tables: the column of labels, and the file to test on. `normalise` chooses the
-    mean and standard deviation that samples are normalised by: those of the dataset, or of the
-    samples in the stream's first task. `fingerprint` is None until the data have been loaded
-    (`RunResources.with_fingerprint`).
+    `identity` is a digest of its content (`identity_fields`). `stream` is a stream's name with
+    arguments, as `--stream` takes it; `tasks`, `batch` and `class_order` are arguments of it too,
+    and `tasks` None means the usual number. `preset` names a set of settings of the method;
+    `settings` override them, as text, as `--set` takes it. `validation` is the fraction of the
+    training data that is held out and scored on. `every` is the number of steps between evaluation
+    points (`score_every`). `probes` are names of probes; they do not change the run. `imports` are
+    the user's modules that register what the job names; they are imported before the run.
+
+    `mirror_is_same_class` is for the user's own images only. `label` and `test` are for tables: the
+    column of labels, and the file to test on. `normalise` chooses the mean and standard deviation
+    that samples are normalised by: those of the dataset, or of the samples in the stream's first
+    task. `fingerprint` is None until the data have been loaded (`RunResources.with_fingerprint`).
     """
 
     method: str
@@ -99,8 +104,9 @@ class Job:
 
     @property
     def folder_name(self) -> str:
-        """The name of the run's folder. It is unique to the job: non-defaults and the user's own
-        data add a digest of their content."""
+        """The name of the run's folder. Choices that differ from the defaults, and the user's own
+        data, add a digest of their content. Jobs that differ only in their kinds of device share a
+        name; `expect_same_run` then raises an error."""
         start, end = self.folder_name_ends
         name = Path(self.dataset_identity).stem if self.has_own_data else self.dataset
         return f"{start}-{name}{end}"
@@ -122,13 +128,13 @@ class Job:
 
     @property
     def identity(self) -> str:
-        """A digest that two jobs share if, and only if, they are the same run."""
+        """A digest of `identity_fields`: two jobs share it only if they are the same run."""
         return digest(self.identity_fields)
 
     @property
     def identity_fields(self) -> dict[str, Any]:
-        """The JSON values that make two jobs the same run. Paths, probes and the spelling of
-        settings are not among them."""
+        """The JSON values that two jobs share if, and only if, they are the same run. Paths, probes
+        and the spelling of settings are not among them."""
         return {
             "method": self.method,
             "revision": self.revision,
@@ -174,6 +180,7 @@ class Job:
         }
 
     def _stream_choices(self) -> dict[str, Any]:
+        """Returns the stream's settings that differ from the defaults."""
         table = self.full_stream(self.usual_tasks)
         tasks = 1 if registry.get(self.method).one_task else self.usual_tasks
         usual = streams.STREAMS[table["stream"]].defaults | {"stream": Job.stream, "tasks": tasks}
@@ -181,10 +188,12 @@ class Job:
 
     @property
     def data_sha256(self) -> str:
+        """The checksum of the data; a LookupError if they have not been loaded."""
         return self._loaded_fingerprint.sha256
 
     @property
     def usual_tasks(self) -> int:
+        """The number of tasks into which a stream splits the data by default."""
         return (
             self._loaded_fingerprint.usual_tasks
             if self.has_own_data
@@ -210,8 +219,8 @@ class Job:
 
     @property
     def dataset_identity(self) -> str:
-        """The name of the dataset, or the absolute path of the user's own data, as
-        printable text."""
+        """The name of the dataset, or the absolute path of the user's own data, as printable
+        text."""
         return printable(str(Path(self.dataset).resolve())) if self.has_own_data else self.dataset
 
     @property
@@ -230,10 +239,11 @@ class Job:
 
     @property
     def run_settings(self) -> dict[str, str]:
-        """The user's settings, changed so that nothing mirrors images of another class (digits,
-        text). A method that mirrors by default gets `mirror=false`; a preset with unmirrored
-        settings gets those. Nothing changes if the user sets `mirror=true`. (Any other preset that
-        mirrors was chosen by name: `make` refuses it rather than change it.)
+        """The user's settings. If mirrored images of the dataset are not of the same class (digits,
+        text), settings that switch off mirroring are added: `mirror=false` for a method that
+        mirrors by default, and the `unmirrored` settings of a preset that has them. Nothing is
+        added if the user sets `mirror=true`. (`make` refuses any other preset that mirrors, because
+        the user chose it by name.)
 
         >>> Job("gsa-released", "digits").run_settings, Job("gsa-released", "cifar100").run_settings
         ({'mirror': 'false'}, {})
@@ -253,7 +263,8 @@ class Job:
 
     @property
     def variant(self) -> Variant:
-        """The choices that differ from the defaults, as results show them; empty without any.
+        """The choices that differ from the defaults, without the method, as results show them. A
+        setting that equals the preset's value is left out.
 
         >>> str(Job("gsa", preset="tuned", settings={"lr": "1e-3", "mix": "64"}, tasks=2).variant)
         'tuned lr=1e-3 tasks=2'
@@ -271,15 +282,16 @@ class Job:
         return variant
 
     def score_every(self, stream: Stream) -> int | None:
-        """Returns the number of steps between evaluation points; None if the learner is scored only
-        at the end, because it has to train before it is scored."""
+        """Returns the number of steps between evaluation points: `every`, or a twentieth of the
+        stream. Returns None if `every` is not given and the method has to train before it is
+        scored: then it is scored at the end only."""
         if self.every is None and registry.get(self.method).learner.traits.trains_to_score:
             return None
         return self.every or max(1, len(stream) // POINTS_PER_RUN)
 
     def load_dataset(self) -> data.Dataset:
-        """Returns the full dataset, before `validation` holds samples out. Errors that do not
-        depend on the data are raised before they are loaded."""
+        """Returns the full dataset, before `validation` holds samples out. Errors in the method and
+        the stream are raised before the data are loaded."""
         registry.get(self.method)
         self.chosen_stream()
         return data.load(
@@ -293,7 +305,8 @@ class Job:
         )
 
     def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
-        """Returns the stream over a loaded dataset, and the learner, not yet prepared."""
+        """Returns the stream over a loaded dataset, and the learner, not yet prepared. Raises an
+        error if they do not go together."""
         from onepass.evaluation.scoring import expect_untrained_scores
 
         info = registry.get(self.method)
@@ -302,7 +315,7 @@ class Job:
         if info.one_task and len(stream.tasks) > 1:
             raise InputError(
                 f"{self.method!r} learns all classes as one task, but stream {table['stream']!r} "
-                f"always has {len(stream.tasks)}"
+                f"always has {len(stream.tasks)} tasks: choose another stream"
             )
         stream.check_scorable()
         if self.prequential:
@@ -310,7 +323,8 @@ class Job:
         return stream, construct(info.learner, **self.arguments(stream))
 
     def full_stream(self, usual_tasks: int) -> dict[str, Any]:
-        """Returns all settings of the stream, with its number of tasks."""
+        """Returns all settings of the stream: those chosen, and its number of tasks, which is
+        `usual_tasks` if the user chose none, and 1 for a method that learns all classes at once."""
         chosen, usual = self.chosen_stream(), {"tasks": usual_tasks}
         if registry.get(self.method).one_task:  # overrides the user's choice
             chosen.pop("tasks", None)
@@ -318,8 +332,8 @@ class Job:
         return streams.with_defaults(chosen, usual)
 
     def chosen_stream(self) -> dict[str, Any]:
-        """Returns the stream settings that were chosen: in `stream`, and by the fields `tasks`,
-        `batch` and `class_order`."""
+        """Returns the settings that the job gives its stream: in `stream`, and by the fields
+        `tasks`, `batch` and `class_order`, with the defaults of the latter two."""
         names = ("tasks", "batch", "class_order")
         usual = {option.name: option.default for option in fields(self) if option.name in names}
         given = {name: getattr(self, name) for name in names if getattr(self, name) != usual[name]}
@@ -327,8 +341,8 @@ class Job:
         return streams.parse_with_options(self.stream, given, usual)
 
     def arguments(self, stream: Stream) -> dict[str, Any]:
-        """Returns the arguments of the learner's constructor: those of the job, then the preset's,
-        then the user's settings."""
+        """Returns the arguments of the learner's constructor: those of the job's fields, the
+        preset's settings and the user's, where later ones override earlier ones."""
         learner = registry.get(self.method).learner
         chosen: dict[str, Any] = {"seed": self.seed, "device": self.device}
         chosen |= self.normalisation(stream)
@@ -338,7 +352,8 @@ class Job:
         return chosen | self.chosen_settings()
 
     def chosen_settings(self) -> dict[str, Any]:
-        """Returns the settings of the preset, overridden by the user's."""
+        """Returns the settings of the preset, overridden by the user's. Raises an InputError for a
+        setting that is a field of the job."""
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(
@@ -348,8 +363,9 @@ class Job:
         return self.chosen_preset().settings | parse_settings(learner, self.run_settings)
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
-        """Returns the mean and standard deviation for the learner: the dataset's, if it has them,
-        or those of the samples of the stream's first task, as the stream changes them."""
+        """Returns the learner's arguments `mean` and `std`, as `normalise` chooses: those of the
+        dataset, or those of the first task's samples, as the stream changes them. Returns none if
+        the dataset has none."""
         expect_type("normalise", self.normalise, Normalise)
         mean, std = stream.dataset.mean, stream.dataset.std
         if self.normalise == "first-task":
@@ -368,7 +384,8 @@ class Job:
             )
 
     def chosen_preset(self) -> Preset:
-        """Returns the job's preset; raises an error if the method does not have it."""
+        """Returns the job's preset. Raises an UnknownNameError if there is no preset of this name,
+        and an InputError if the method does not have it."""
         learner = registry.get(self.method).learner
         if self.preset == COMMON:
             return Preset({}, "the constructor's defaults")
@@ -381,12 +398,12 @@ class Job:
 
 
 def preset_names(learner: type[Learner]) -> list[str]:
-    """Returns the names of a method's presets."""
+    """Returns the names of a method's presets, in the order of PRESETS."""
     return [name for name in PRESETS if name == COMMON or name in learner.presets]
 
 
 def _differing(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values that differ from the usual ones."""
+    """Returns the values that differ from the usual ones or have none."""
     return {key: value for key, value in values.items() if key not in usual or usual[key] != value}
 
 
@@ -401,6 +418,6 @@ def _canonical(value: Any) -> Any:
 
 
 def digest(content: dict[str, Any]) -> str:
-    """Returns a checksum of JSON values, independent of the order of keys."""
+    """Returns the SHA-256 of JSON values, which does not depend on the order of keys."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -1,4 +1,6 @@
-"""The variant of a run: the choices that differ from the defaults."""
+"""The variant of a run: its choices that differ from the defaults, without the method. Dataset,
+memory, seed and device are not in it either, because tables show them in columns of their own.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ REVISION = "revision"
 NOTE = "note"
 # An optional name and "=", then a quoted value or one without spaces
 WORD = re.compile(r'(?:([^\W\d]\w*)=)?("(?:[^"\\]|\\.)*"(?= |$)|[^ ]*)')
-FOLDER = "in"  # distinguishes two rows whose runs differ only in their folder
+FOLDER = "in"  # the name of an entry that tables add to rows whose runs differ only in their folder
 
 
 class Variant(dict[str, str]):
-    """Names and values, in display order: the preset, settings, options of the run. `str` gives the
-    text that tables and files hold.
+    """The names and values of a variant, in display order: the preset, the settings, then the
+    options of the run. `str` gives the text that tables and files hold.
 
     >>> variant = Variant(preset="tuned", lr="1e-3", tasks="2")
     >>> str(variant), str(variant.without("lr"))
@@ -29,9 +31,9 @@ class Variant(dict[str, str]):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Returns the variant of a text, as results hold it. Early versions did not quote values:
-        there, a word without "=" continues the value before it, or starts a note if that value
-        ends in a comma.
+        """Returns the variant whose text this is, as results hold it. A first word without "=" is
+        the preset. Early versions did not quote values: there, a later word without "=" continues
+        the value before it, or starts a note if that value ends in a comma.
 
         >>> Variant.parse('tuned label="sepal length" batch=5')
         {'preset': 'tuned', 'label': 'sepal length', 'batch': '5'}
@@ -50,20 +52,22 @@ class Variant(dict[str, str]):
         return found
 
     def without(self, *names: str) -> Self:
+        """Returns the entries except those of these names."""
         return type(self)((name, value) for name, value in self.items() if name not in names)
 
     def only(self, names: Container[str]) -> Self:
+        """Returns the entries of these names."""
         return type(self)((name, value) for name, value in self.items() if name in names)
 
     def beyond(self, shared: Self) -> Self:
-        """Returns the entries that another variant does not have or has with another value."""
+        """Returns the entries of this variant that `shared` lacks or has with another value."""
         pairs = ((name, value) for name, value in self.items() if shared.get(name) != value)
         return type(self)(pairs)
 
 
 def shared(variants: Sequence[Variant]) -> Variant:
     """Returns the entries that all of several variants share, so that a table can leave them out of
-    its rows; nothing if there is only one variant.
+    its rows. The result is empty if there are fewer than two variants.
 
     >>> shared([Variant(lr="1", batch="5"), Variant(lr="2", batch="5")])
     {'batch': '5'}
@@ -76,6 +80,7 @@ def shared(variants: Sequence[Variant]) -> Variant:
 
 
 def _words(name: str, value: str) -> str:
+    """Returns the text of an entry, quoted if `parse` could not read it otherwise."""
     if name in (PRESET, NOTE):
         return value
     if name == FOLDER:
@@ -85,6 +90,7 @@ def _words(name: str, value: str) -> str:
 
 
 def _unquoted(value: str) -> str:
+    """Returns the content of a quoted value; other values as they are."""
     try:
         return str(json.loads(value)) if value.startswith('"') else value
     except ValueError:

@@ -1,5 +1,6 @@
-"""Streams: the order and the batches in which a dataset reaches the learner. Modules here import
-only `data` and `base`. A stream of your own is one file with `@stream` and one import here.
+"""Streams: the order and the batches in which a dataset reaches the learner. From the rest of
+onepass, modules here import only `data` and `base`. A new stream is one file with `@stream` and one
+import here.
 """
 
 from typing import TYPE_CHECKING

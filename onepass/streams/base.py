@@ -34,13 +34,14 @@ class Stream:
     order
         Indices of training samples in the order of arrival, one tensor for each task.
     tasks
-        Classes that each task brings; by default those of its samples that no earlier task has.
+        Classes that each task brings; by default those of its samples that no earlier task has, or
+        all of them if there are none.
     batch
         Samples in a batch; the last batch of a task may be shorter.
     boundaries
         Whether the learner gets the task boundaries; if not, it infers them.
     derived
-        Values that follow from the arguments and the seed and belong in a run's record.
+        Values that follow from the arguments and the seed, to be stored in a run's record.
 
     >>> from onepass.data import load
     >>> digits = load("digits")
@@ -113,15 +114,15 @@ class Stream:
         return torch.cat([self.batch(step)[0] for step in steps])
 
     def check_scorable(self) -> None:
-        """Raises InputError if a task has no test samples."""
+        """Raises an InputError if no class of a task has test samples."""
         tested = set(self.dataset.test_y.tolist())
         for task, group in enumerate(self.tasks):
             if not tested.intersection(group):
                 raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
 
     def change(self, x: Tensor, step: int) -> Tensor:
-        """Returns the samples that the learner gets in place of those of this step. By default they
-        are unchanged; a stream may override this. The dataset itself never changes.
+        """Returns the samples that the learner gets in place of `x`, those of this step. By default
+        they are unchanged; a stream may override this. `x` is a copy, so the dataset never changes.
 
         Shape and type must stay; x may lie on a GPU. The same step must always give the same
         values, or a resumed run would see others. Draw random numbers from a generator made for the
@@ -129,14 +130,15 @@ class Stream:
         return x
 
     def on(self, device: torch.device) -> Stream:
-        """Returns the same stream with its samples on a device. Labels stay on the host, where
+        """Returns the same stream with its samples on a device. Labels stay on the CPU, where
         `learn` reads them.
 
-        Samples larger than half of the free GPU memory stay on the host and are moved batch by
-        batch, because steps and scores need GPU memory too."""
+        Returns this stream itself for the CPU, and, with a logged warning, if the samples are
+        larger than half of the free GPU memory. They are then moved batch by batch, because steps
+        and scores need GPU memory too."""
         if device.type == "cpu" or not self._has_room_on(device):
             return self
-        moved = copy.copy(self)
+        moved = copy.copy(self)  # shares everything that is not replaced below
         moved.dataset = replace(
             self.dataset,
             train_x=self.dataset.train_x.to(device),
@@ -152,13 +154,13 @@ class Stream:
         if free is None or 2 * size <= free:
             return True
         log.warning(
-            "%s stays on the host and is moved batch by batch: it has %d MB, and %s has %d MB free",
+            "%s stays in RAM and is moved batch by batch: it has %d MB, and %s has %d MB free",
             *(quoted(self.dataset.name), size // 10**6, device, free // 10**6),
         )
         return False
 
     def indices(self, step: int) -> Tensor:
-        """Returns the indices of a step's training samples."""
+        """Returns the indices of a step's samples in the training data of the dataset."""
         return self._batches[step]
 
     def task_of(self, step: int) -> int:
@@ -175,6 +177,7 @@ class Stream:
 
 
 def _check_order(dataset: Dataset, order: Sequence[Tensor]) -> None:
+    """Raises an InputError unless `order` holds valid indices, in at least one task."""
     valid = [
         isinstance(index, Tensor) and index.dtype == torch.int64 and index.ndim == 1
         for index in order
@@ -189,8 +192,8 @@ def _check_order(dataset: Dataset, order: Sequence[Tensor]) -> None:
 def _first_seen(dataset: Dataset, order: Sequence[Tensor]) -> list[list[int]]:
     """Returns, for each task, the classes of its samples that no earlier task has.
 
-    If there are none, it returns all classes of the task: the same classes may come again with
-    other inputs."""
+    For a task without new classes, it returns all classes of the task: the same classes may come
+    again with other inputs."""
     known: set[int] = set()
     groups = []
     for index in order:

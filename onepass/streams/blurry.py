@@ -1,4 +1,4 @@
-"""Tasks without sharp borders: some classes return in every task."""
+"""Tasks without sharp borders: some classes come in other tasks too."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Blurry(Stream):
     """Tasks that share some classes and have others to themselves (i-Blurry, Koh et al., ICLR
     2022).
 
-    n per cent of the classes are disjoint: they come only in their own task. For each other class,
-    m per cent of the samples are spread evenly over the other tasks. n = 100 or m = 0 gives a
-    class-incremental stream. Every sample comes exactly once. The seed decides which classes are
-    disjoint.
+    n per cent of the classes are disjoint: they come only in their own task. The other classes are
+    blurry: m per cent of each one's samples are spread evenly over the other tasks. With n = 100 or
+    m = 0 the stream is class-incremental. Every sample of the classes in `tasks` comes exactly
+    once. The seed decides which classes are disjoint.
 
     Parameters
     ----------

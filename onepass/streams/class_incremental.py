@@ -13,7 +13,7 @@ from onepass.streams.registry import stream
 
 @stream("class-incremental")
 class ClassIncremental(Stream):
-    """Tasks of disjoint classes, with samples shuffled within each task.
+    """Tasks of disjoint classes, one after another, with samples shuffled within each task.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class ClassIncremental(Stream):
     batch
         Samples in a batch; the last batch of a task may be shorter and is kept.
     class_order
-        `natural` (0, 1, 2, …) or `shuffled` by the seed.
+        `natural` (0, 1, 2, …) or `shuffled` by the seed; must be `natural` if `tasks` lists groups.
     boundaries
         Whether the learner gets the task boundaries; if not, it infers them.
 

@@ -21,12 +21,12 @@ def deal_classes(
     dataset: Dataset, tasks: Tasks, class_order: ClassOrder, seed: int
 ) -> list[list[int]]:
     """Returns the classes of each task: as listed in `tasks`, or dealt out as evenly as possible,
-    larger tasks first."""
+    larger tasks first. Raises an InputError if `tasks` is invalid or a class has no samples."""
     expect_type("class_order", class_order, ClassOrder)
     if not isinstance(tasks, int):
         if class_order != "natural":
             raise InputError(
-                "class_order must be natural if tasks lists the classes, which gives their order"
+                "class_order must be natural if tasks lists the classes: the list is their order"
             )
         return _require_samples(dataset, _check_groups(tasks))
     if not 1 <= tasks <= dataset.classes:
@@ -51,7 +51,7 @@ def shuffled(index: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _check_groups(tasks: object) -> list[list[int]]:
-    """Returns lists of classes. Raises InputError unless they are groups that are disjoint and not
+    """Returns the groups as lists of classes. Raises an InputError unless they are disjoint and not
     empty."""
     if not isinstance(tasks, Sequence) or not all(isinstance(group, Sequence) for group in tasks):
         raise InputError(f"tasks must be a number or a list of groups of classes, not {tasks!r}")
@@ -65,7 +65,7 @@ def _check_groups(tasks: object) -> list[list[int]]:
 
 
 def _require_samples(dataset: Dataset, groups: list[list[int]]) -> list[list[int]]:
-    """Returns the groups. Raises InputError if a class has no training samples."""
+    """Returns the groups unchanged. Raises an InputError if a class has no training samples."""
     present = set(dataset.train_y.tolist())
     missing = sorted({label for group in groups for label in group} - present)
     if missing:

@@ -1,4 +1,4 @@
-"""Tasks of disjoint classes whose sizes fall exponentially."""
+"""Tasks of disjoint classes whose numbers of samples fall exponentially."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from onepass.streams.registry import stream
 
 
 def long_tail_counts(counts: list[int], rho: float) -> list[int]:
-    """Returns the number of samples that each class keeps: floor(n_c rho^(-c / (C - 1))) of n_c for
-    class c of C, at least one.
+    """Returns the number of samples that each class keeps: for class c of C with n_c samples,
+    floor(n_c rho^(-c / (C - 1))), and at least one.
 
     >>> kept = long_tail_counts([500] * 100, rho=100)
     >>> kept[0], kept[-1], sum(kept)
     (500, 5, 10847)
     """
-    last = max(len(counts) - 1, 1)
+    last = max(len(counts) - 1, 1)  # a single class keeps all its samples
     return [max(1, math.floor(n / rho ** (c / last))) for c, n in enumerate(counts)]
 
 
 @stream("long-tail")
 class LongTail(Stream):
-    """Tasks of disjoint classes whose sizes fall exponentially.
+    """Tasks of disjoint classes whose numbers of training samples fall exponentially.
 
-    The first class is `rho` times as large as the last. The test set is not reduced.
+    If all classes have the same number of samples, the first one keeps `rho` times as many as the
+    last. The test set is not reduced.
 
-    Sizes follow the natural number of a class, as in Long-Tailed-CIL (ECCV 2022). In natural class
-    order tasks shrink ("ordered"). In shuffled order large and small classes mix.
+    Sizes fall with the label of a class, as in Long-Tailed-CIL (ECCV 2022). In natural class order
+    tasks shrink ("ordered" there). In shuffled order large and small classes mix.
 
     Parameters
     ----------
     rho
-        Ratio of the first class's size to the last one's.
+        Ratio of the first class's share of kept samples to the last one's.
     tasks, batch, class_order, boundaries
         As for a class-incremental stream.
 

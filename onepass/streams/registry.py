@@ -21,8 +21,8 @@ S = TypeVar("S", bound="Stream")
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """The constructor of a registered stream, and its arguments besides dataset and seed, with
-    their types and defaults."""
+    """The name and the constructor of a registered stream; the types and the defaults of its
+    arguments besides dataset and seed; and whether it takes a seed."""
 
     key: str
     make: Callable[..., Stream]
@@ -35,7 +35,7 @@ STREAMS = Registry[StreamInfo]("stream", "onepass.streams", "onepass.streams")
 
 
 def stream(key: str) -> Callable[[type[S]], type[S]]:
-    """Registers a stream class under a name.
+    """Returns a decorator that registers a stream class under a name.
 
     Its constructor takes `dataset`, `seed` if it draws anything, and arguments of its own, each
     with a type and a default. The command line, TOML tables and `spec` use these arguments."""
@@ -54,8 +54,8 @@ def stream(key: str) -> Callable[[type[S]], type[S]]:
 
 
 def _arguments(key: str, made: type[Stream]) -> dict[str, Any]:
-    """Returns the types of the constructor's own arguments. Raises InputError if one lacks a type
-    or a default."""
+    """Returns the types of the constructor's arguments besides dataset and seed. Raises an
+    InputError if it takes no dataset, or if an argument lacks a type or a default."""
     hints = get_type_hints(made.__init__)
     own = dict(inspect.signature(made).parameters)
     if own.pop("dataset", None) is None:
@@ -68,8 +68,8 @@ def _arguments(key: str, made: type[Stream]) -> dict[str, Any]:
 
 
 def _record_arguments(made: type[Stream], arguments: dict[str, Any]) -> None:
-    """Wraps the constructor so that it sets `spec` to the values of its arguments and adds the seed
-    to `derived`."""
+    """Wraps the constructor, so that it sets `spec` to the stream's name and the values of its
+    arguments, and adds the seed to `derived`."""
     construct = made.__init__
     signature = inspect.signature(construct)
 

@@ -1,4 +1,5 @@
-"""Makes a stream from a line of text or a table: `long-tail:rho=100,tasks=10`."""
+"""Makes a stream from text (`long-tail:rho=100,tasks=10`), or from a table: a dict with the
+stream's name under `stream`, and its arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ DEFAULT_STREAM = "class-incremental"  # if a table does not name a stream
 
 
 def parse_stream(text: str) -> dict[str, Any]:
-    """Returns the table for a line of text, without the arguments that keep their defaults.
+    """Returns the table for a text NAME:KEY=VALUE,…; it holds only the arguments that are given.
+    Raises an error for an unknown name or key, or a wrong value.
 
     >>> parse_stream("long-tail:rho=100,class_order=shuffled")
     {'stream': 'long-tail', 'rho': 100, 'class_order': 'shuffled'}
@@ -43,10 +45,10 @@ def parse_stream(text: str) -> dict[str, Any]:
 def parse_with_options(
     text: str, options: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the table for a stream's line of text together with command-line options.
+    """Returns the table for a stream's text together with command-line options.
 
-    The stream must accept every option in `options`. Values in `usual` fill what is still missing,
-    for arguments that the stream has.
+    Raises an InputError if the stream does not take an option in `options`, or if text and option
+    differ. Values in `usual` are for arguments that the stream has and that are still missing.
 
     >>> parse_with_options("long-tail:rho=10", {"batch": 5}, {"class_order": "natural"})
     {'stream': 'long-tail', 'rho': 10, 'batch': 5, 'class_order': 'natural'}
@@ -75,8 +77,8 @@ def with_defaults(table: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[st
 
 
 def make_stream(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Stream:
-    """Makes the stream of a table, as TOML or `parse_stream` gives it. Raises an error for an
-    unknown key."""
+    """Returns the stream of a table, as TOML or `parse_stream` gives it. Raises an error for an
+    unknown key or a wrong value."""
     chosen = dict(table)
     name = chosen.pop("stream", DEFAULT_STREAM)
     valid = arguments(name)
@@ -97,5 +99,5 @@ def arguments(name: str) -> dict[str, Any]:
 
 
 def _text_type(annotation: Any) -> Any:
-    """Returns the type in which a line of text gives an argument: for tasks only the number."""
+    """Returns the type in which text gives an argument: tasks as a number, never as groups."""
     return int if annotation == Tasks else annotation

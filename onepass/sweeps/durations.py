@@ -11,18 +11,20 @@ from onepass.learning import registry
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
-RECENT = 3  # only this many measurements count: the GPU, or its load, may have changed since others
-SCORED = 1 / 3  # the cost of a scored image beside a trained one, which also has a backward pass
-CUTS = ("tasks", "batch", "class_order", "boundaries")  # settings that keep a stream's samples
+RECENT = 3  # only the last measurements count: the GPU or its load may have changed before them
+SCORED = 1 / 3  # the cost of a scored image; a trained one, with its backward pass, costs 1
+# Stream settings that do not change how many samples a stream has
+CUTS = ("tasks", "batch", "class_order", "boundaries")
 RunKind = tuple[object, ...]
 
 
 class Durations:
-    """Estimates the seconds of a run from finished runs.
+    """Estimates the seconds of a run from finished runs: the mean of the last three that fit.
 
-    Runs of the same kind, which differ only in their seeds, give the estimate directly. Otherwise
-    runs on the same data and device do, in proportion to the images through the network; runs of
-    the same method take precedence. An unmeasured stream counts as the longest one of its data.
+    Runs of the same kind, which differ only in their seeds, fit best. Without any, the seconds for
+    each image through the network are taken from runs on the same data and device, those of the
+    same method if there are any. A stream that no finished run had is taken to be as long as the
+    longest one of its data.
 
     >>> durations = Durations([])
     >>> durations.expected(Job("er", device="cpu")) is None
@@ -47,7 +49,7 @@ class Durations:
             return  # early versions did not record these values
         samples = result.steps * result.batch
         images = samples * (trained + SCORED * scored)
-        # The samples of the longest stream on these data, and of this stream
+        # The most samples of any stream on these data, and of this stream
         for key in (where, (*where, *_stream(result.validation, result.stream_settings))):
             self._samples[key] = max(samples, self._samples.get(key, 0))
         if images:
@@ -56,7 +58,8 @@ class Durations:
                 self._rates.setdefault(rate_key, []).append(took / images)
 
     def expected(self, job: Job) -> float | None:
-        """Returns the expected seconds of a job; None if no run on its data was measured."""
+        """Returns the expected seconds of a job; None if no finished run was on its data and
+        device."""
         if measured := self._seconds.get(run_kind(job)):
             return _recent(measured)
         where = (job.dataset_identity, job.device_kind)
@@ -78,14 +81,15 @@ def run_kind(job: Job) -> RunKind:
 
 
 def _stream(validation: float, settings: Mapping[str, object]) -> RunKind:
-    """Returns what decides how many samples a run learns from, besides its data. The values 50 and
-    50.0 count as equal."""
+    """Returns the choices that, besides the data, decide how many samples a run learns from: the
+    held-out fraction and the stream's settings without `CUTS`. 50 and 50.0 count as equal."""
     chosen = [(name, value) for name, value in settings.items() if name not in CUTS]
     return (validation, *sorted((name, str(value).removesuffix(".0")) for name, value in chosen))
 
 
 def _images_per_sample(job: Job) -> float:
-    """Returns the images through the network for each sample of the stream, weighted by cost."""
+    """Returns the images through the network for each sample of the stream. A scored image counts
+    as `SCORED`."""
     from onepass.learning.image_counts import images_per_batch
 
     memory = {"memory": job.memory} if job.uses_memory else {}

@@ -1,4 +1,5 @@
-"""Warns about finished runs that a sweep skips although they lack something."""
+"""Warns before a sweep starts: about records of probes that will be lost, and about finished runs
+that are skipped although they lack records or their method has changed."""
 
 from __future__ import annotations
 
@@ -13,10 +14,13 @@ from onepass.sweeps.runner import SurveyedRun
 
 
 def notices(surveyed: Sequence[SurveyedRun], *, kept: bool) -> Iterator[str]:
-    """Yields a text for each warning. `kept`: run folders stay after the sweep has ended."""
+    """Yields a text for each warning. `kept` says whether run folders stay after the sweep."""
     watched = [run for run in surveyed if run.job.probes]
     if watched and not kept:
-        yield "the records of probes are lost: they are in run folders, which only --out keeps"
+        yield (
+            "the records of probes are lost when the sweep ends: they are in run folders, which "
+            "only --out keeps"
+        )
     elif unwatched := [run for run in watched if _lacks_probes(run)]:
         yield (
             f"finished runs without records of all their probes are skipped: {len(unwatched)}, "
@@ -32,16 +36,16 @@ def notices(surveyed: Sequence[SurveyedRun], *, kept: bool) -> Iterator[str]:
 
 
 def _lacks_probes(run: SurveyedRun) -> bool:
-    """Returns whether a run has finished without some of its probes. Their records are only in run
-    folders, and a finished run is not repeated for them."""
+    """Returns whether a run has finished without some of its probes. A run known only by a line
+    lacks them all, because their records are in its folder."""
     if run.result is None:
         return False
     return bool(set(run.job.probes) - set(_described(run.folder).get("probes", [])))
 
 
 def _method_has_changed(run: SurveyedRun) -> bool:
-    """Returns whether a run has finished and the source file of its method, one of the user's, has
-    changed since."""
+    """Returns whether a run has finished and the source file of its method has changed since. Only
+    files of the user's own methods are compared."""
     if run.result is None or not (now := environment.method_source_digest(run.job.method)):
         return False
     last = environment.last_versions(_described(run.folder), run.result.other_versions)
@@ -49,7 +53,7 @@ def _method_has_changed(run: SurveyedRun) -> bool:
 
 
 def _described(folder: RunFolder) -> dict[str, Any]:
-    """Returns the content of run.json; an empty dictionary if the run is known only by its line."""
+    """Returns the content of run.json; an empty dictionary if the folder has no readable one."""
     with suppress(RunError):
         return folder.description() or {}
     return {}

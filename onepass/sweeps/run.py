@@ -41,10 +41,11 @@ log = logging.getLogger("onepass")
 class SweptRun:
     """A run of a sweep and its `state`.
 
-    The state is `finished` if it finished here; `skipped` if it had finished before or another
-    process ran it; `failed`, with a `problem`; or `left`, not run. In a dry run the state is the
-    status of its folder, and `expected_seconds` is the estimated duration. `priority` is the number
-    of its grid, from 1."""
+    The state is `finished` if the run finished here; `skipped` if it had finished before or another
+    process ran it; `failed`, with a `problem`; or `left` if it did not start or was stopped. In a
+    dry run the state is the status of its folder, and `expected_seconds` is the estimated duration
+    (None if the run has finished or nothing similar was measured). `priority` is the number of its
+    grid, from 1."""
 
     job: Job
     priority: int
@@ -98,8 +99,9 @@ def sweep(
     does, and returns every run of the file with its state.
 
     A failing run does not stop the others and raises nothing. Errors that can be found without
-    running are raised before the first run starts. Runs are in worker processes: a script that
-    calls this must do so below `if __name__ == "__main__":`.
+    running are raised before the first run starts; with a time limit, some of them only fail their
+    run. Runs are in worker processes: a script that calls this must do so below
+    `if __name__ == "__main__":`.
 
     Parameters
     ----------
@@ -112,7 +114,8 @@ def sweep(
     append:
         A .jsonl file that gets a line for each run. Runs that it already holds are skipped.
     time_limit:
-        Seconds. Only runs that are expected to end in time start; at the limit all runs stop.
+        Seconds. Only runs that are expected to end in time start, and one run of each kind that was
+        never measured. At the limit all runs stop.
     dry_run:
         Makes no run; returns the status and expected duration of each.
     jobs:
@@ -122,7 +125,7 @@ def sweep(
     device, data_root:
         The device to compute on, and the folder of datasets.
     checkpoint:
-        Steps between checkpoints; `auto`: ten seconds; None: no checkpoint.
+        Steps between checkpoints; `auto`: one every ten seconds; None: no checkpoint.
     anyway:
         Also resumes runs that were started with other versions of onepass or torch.
     imports:
@@ -169,8 +172,9 @@ def complete_runs(
     fail_fast: bool = False,
     listener: SweepListener | None = None,
 ) -> list[SweptRun]:
-    """Makes the planned runs that have not finished yet, until a time (of `time.monotonic`).
-    Returns all of them, without repeats. `kept`: run folders are not temporary."""
+    """Makes the planned runs that have not finished yet. Returns all planned runs with their
+    states, each once. `until` is a time of `time.monotonic`; `kept` says whether run folders stay
+    after the sweep. The other arguments are those of `sweep`."""
     planned = sweep_file.without_repeats(_with_fingerprints(planned, all_data=append is not None))
     if any(run.job.deterministic for run in planned):
         devices.allow_determinism()
@@ -189,9 +193,10 @@ def complete_runs(
         listener.noted(text)
     account = _SweepRecord(surveyed, options.out, append, listener)
     todo = account.begin(surveyed, {result.identity for result in held})
-    if until == math.inf:  # within a time limit, few of them may ever start
+    # With a time limit few runs may ever start, so it is not spent on checks of all.
+    if until == math.inf:
         runner.validate_runs([planned[number] for number in todo], executor)
-    make_folder(options.out)  # a folder that cannot be made is one error, not one for each run
+    make_folder(options.out)  # here, a folder that cannot be made is one error for all runs
     listener.started(account.runs)
     _execute(todo, account, options, executor, durations, until, fail_fast)
     return account.runs
@@ -242,8 +247,9 @@ class _SweepRecord:
         self.runs = [SweptRun(run.job, run.priority + 1, "left") for run in self.planned]
 
     def begin(self, surveyed: Sequence[SurveyedRun], held: Collection[str]) -> list[int]:
-        """Returns the numbers of the runs that have not finished. Appends the results of finished
-        runs whose identities are not in `held`; renames damaged folders."""
+        """Returns the numbers of the runs that have not finished. Records the finished ones as
+        skipped, and appends their results unless the file holds their identities (`held`). Renames
+        damaged folders."""
         todo = []
         for number, found in enumerate(surveyed):
             if found.result is not None:
@@ -259,7 +265,7 @@ class _SweepRecord:
         return todo
 
     def end(self, number: int, ended: EndedRun) -> None:
-        """Records the end of a run."""
+        """Records the end of a run, appends its result, and calls the listener."""
         run, outcome = self.runs[number], ended.outcome
         if isinstance(outcome, Exception):
             run = replace(run, state="failed", problem=self._message(run.job, outcome))
@@ -281,14 +287,15 @@ class _SweepRecord:
             raise WriteError(f"{problem}; the finished run is kept in {result.out}") from None
 
     def _message(self, job: Job, problem: Exception) -> str:
-        """Returns an error with the name of its run and the path of its log."""
+        """Returns the text of an error with the name of its run and, if there is one, the path of
+        its log."""
         log_file = RunFolder.of(job, self.out).log_file
         message = f"{problem}; see {log_file}" if log_file.exists() else str(problem)
         return message if job.folder_name in message else f"{job.folder_name}: {message}"
 
 
 def _forecast(found: SurveyedRun, durations: Durations) -> SweptRun:
-    """Returns a run as a dry run shows it."""
+    """Returns a run with the state of its folder and its expected duration."""
     seconds = None if found.result else durations.expected(found.job)
     priority = found.planned.priority + 1
     return SweptRun(found.job, priority, found.state, found.result, expected_seconds=seconds)
@@ -297,7 +304,8 @@ def _forecast(found: SurveyedRun, durations: Durations) -> SweptRun:
 def _on_datasets(
     datasets: Sequence[str], planned: Sequence[PlannedRun], file: Path | str | Mapping[str, Any]
 ) -> list[PlannedRun]:
-    """Returns the runs on these datasets; all runs if none is given."""
+    """Returns the runs on these datasets; all runs if none is given. Raises an UnknownNameError for
+    a dataset without a run."""
     names = {run.job.dataset for run in planned}
     for name in datasets:
         if name not in names:
@@ -307,9 +315,12 @@ def _on_datasets(
 
 
 def _with_fingerprints(planned: Sequence[PlannedRun], *, all_data: bool) -> list[PlannedRun]:
-    """Returns the runs with the fingerprints of their data, which are needed to find a run among
-    lines (`all_data`). The folders of runs on named datasets are found without, so there missing
-    data are no error."""
+    """Returns the runs with the fingerprints of their data.
+
+    With `all_data`, missing data are an error: a run is found among lines by its fingerprint. A
+    folder is found without it unless the data are the user's own. So otherwise a run on a missing
+    named dataset stays as it is.
+    """
     from onepass.runs.resources import RunResources
 
     resources = RunResources()
@@ -343,7 +354,8 @@ def _folder(out: Path | str | None, append: Path | None) -> Iterator[Path]:
 
 
 def _seconds(time_limit: float) -> float:
+    """Returns the time limit; raises an InputError unless it is a number above 0."""
     expect_type("time_limit", time_limit, float)
     if not time_limit > 0:
-        raise InputError(f"time_limit must be seconds above 0, not {time_limit!r}")
+        raise InputError(f"time_limit must be a number of seconds above 0, not {time_limit!r}")
     return time_limit

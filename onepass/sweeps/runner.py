@@ -24,8 +24,8 @@ PAUSE = 0.5  # seconds between two looks at the runs of another process
 
 
 class EndedRun(NamedTuple):
-    """A run that has ended: its number, and its result or error. `elsewhere`: another process has
-    run it."""
+    """A run that has ended: its index in the list of planned runs, and its result or error.
+    `elsewhere` says whether another process ran it."""
 
     number: int
     outcome: Result | Exception
@@ -37,8 +37,8 @@ EndedRuns = Generator[EndedRun, None, None]
 
 @dataclass(frozen=True)
 class SurveyedRun:
-    """A planned run, the status of its folder, and its result if it has one, before the sweep
-    starts."""
+    """A planned run as it is before the sweep starts: its status, its folder, and its result if it
+    has finished."""
 
     planned: PlannedRun
     state: RunStatus
@@ -51,8 +51,8 @@ class SurveyedRun:
 
 
 def survey(planned: Sequence[PlannedRun], out: Path, lines: Sequence[Result]) -> list[SurveyedRun]:
-    """Returns the status of each run, from a line with its result, made on any machine, or from its
-    folder below `out`."""
+    """Returns the status of each run. A run has finished if one of the results in `lines`, made on
+    any machine, is its own. Otherwise its folder below `out` gives the status."""
     held = {result.identity: result for result in lines if result.identity}
     return [_found(run, RunFolder.of(run.job, out), held) for run in planned]
 
@@ -63,14 +63,15 @@ def _found(run: PlannedRun, folder: RunFolder, held: Mapping[str, Result]) -> Su
     state, _ = status_of(folder)
     if state == "finished":
         result = finished_result(folder, run.job)
+        # Without a result the folder holds another run. Running the job then raises the error.
         return SurveyedRun(run, "finished" if result else "to run", folder, result)
     return SurveyedRun(run, state, folder)
 
 
 def validate_runs(planned: Sequence[PlannedRun], executor: Executor) -> None:
-    """Raises an error for jobs that cannot run, before the first run starts. Jobs that differ only
-    in their seeds need one check."""
-    first = {run_kind(run.job): run.job for run in reversed(planned)}
+    """Raises the error of the first job that cannot run. Jobs that differ only in their seeds need
+    one check."""
+    first = {run_kind(run.job): run.job for run in reversed(planned)}  # the first one stays last
     for job in first.values():
         executor.check(job)
 
@@ -87,8 +88,8 @@ def execute_runs(
     """Executes the planned runs, and yields each as it ends.
 
     A run that another process is running is left to that process. If it finishes there, its result
-    is yielded too; if that process dies, the run resumes here. Nothing starts after the time
-    `until`, when the executor also stops all runs.
+    is yielded too. If that process dies, the run resumes here. At the time `until` the executor
+    stops all runs, and nothing starts afterwards.
     """
     left = list(range(len(planned)))
     while left:
@@ -127,7 +128,7 @@ def _renumbered(watch: Watch, numbers: Sequence[int]) -> Watch:
 
 
 def _wait_for_any(folders: Sequence[RunFolder], until: float) -> None:
-    """Waits until another process no longer runs one of the folders, or until the time is up."""
+    """Waits while other processes run all of the folders, at most until the time `until`."""
     while folders and all(folder.is_being_run() for folder in folders):
         if time.monotonic() >= until:
             return

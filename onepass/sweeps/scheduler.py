@@ -15,11 +15,12 @@ from onepass.sweeps.sweep_file import PlannedRun
 
 
 class Scheduler:
-    """A queue of planned runs: without a time limit in their order, with one by expected duration.
+    """A queue of planned runs. Without the time limit `until` they keep their order.
 
-    With a limit, only runs that are expected to end in the remaining time start, the longest of
-    each priority first. A kind of run that was never measured starts with a trial, before the
-    others of its priority; further runs of that kind wait for it.
+    With a limit, only runs that are expected to end in the remaining time start: those of the first
+    priority before others, and among them the longest first. A kind of run that was never measured
+    starts with one run, a *trial*, before the others of its priority. Further runs of that kind
+    wait until the trial has ended.
 
     Runs that another process is running, or has finished meanwhile, are skipped; `passed_over` has
     their numbers.
@@ -38,7 +39,7 @@ class Scheduler:
         self.until, self.now = until, now
         self.kinds = [run_kind(run.job) for run in planned]
         self.waiting = list(range(len(planned)))
-        self.trials: dict[int, RunKind] = {}  # runs that are being measured
+        self.trials: dict[int, RunKind] = {}  # trials that have not ended, by number
         self.passed_over: list[int] = []
 
     def take(self, fits: Callable[[Job], bool]) -> int | None:
@@ -77,7 +78,8 @@ class Scheduler:
                 expected[kind] = self.durations.expected(run.job)
             seconds = expected[kind]
             if seconds is None and kind not in tried and left > 0:
-                tried.add(kind)  # a trial sorts before all measured runs of its priority
+                tried.add(kind)
+                # minus infinity sorts a trial before all measured runs of its priority
                 turns.append((run.priority, -math.inf, position))
             elif seconds is not None and seconds <= left:
                 turns.append((run.priority, -seconds, position))

@@ -1,4 +1,4 @@
-"""Reads a sweep file, which says which runs to make and in which order.
+"""Reads a sweep file, which lists the runs to make and their order.
 
     import = ["my.module"]  your modules that register methods and other things that the file names
 
@@ -44,6 +44,7 @@ from onepass.runs.spec import Job
 MOST_SEEDS = 1000
 MOST_RUNS = 100_000
 TABLES = ("import", "defaults", "dataset", "method", "grid")
+# Options of the command `onepass run` that are fields of a job of the same name
 FIELDS = (
     *("dataset", "image_size", "test_fraction", "normalise", "memory", "seed", "stream", "tasks"),
     *("batch", "class_order", "preset", "validation", "every", "prequential", "threads"),
@@ -68,7 +69,7 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A job and its priority, which is the number of its grid: smaller numbers come first."""
+    """A job and its priority: the number of its grid, from 0. Smaller numbers come first."""
 
     job: Job
     priority: int
@@ -82,8 +83,8 @@ def read_sweep_file(
     imports: Sequence[str] = (),
 ) -> list[PlannedRun]:
     """Returns the runs of a sweep file, or of a dictionary with the content of one, in their order;
-    repeats are kept. Errors name the file and the key in one line. The modules in the file and in
-    `imports` are imported here, and again in the process that runs the jobs."""
+    repeats are kept. `imports` and the `import` of the file are imported here, and again in each
+    process that runs a job. Raises an error that names the file and the key."""
     path = source if isinstance(source, Path) else WITHOUT_FILE
     content = toml.read_toml(source) if isinstance(source, Path) else dict(source)
     modules = tuple(dict.fromkeys([*imports, *_imports(path, content)]))
@@ -116,6 +117,7 @@ def _imports(path: Path, content: Table) -> list[str]:
 
 
 def _expect_valid(path: Path, content: Table) -> None:
+    """Raises an error for a table, key or value that no sweep file may have."""
     for name in content:
         if name in TABLES:
             continue
@@ -135,7 +137,7 @@ def _expect_valid(path: Path, content: Table) -> None:
     grids = content.get("grid", [{}])
     _expect(path, "[[grid]]", grids, list)
     if not grids:
-        raise InputError(f"{path}: there is no [[grid]]")
+        raise InputError(f"{path}: there is no [[grid]] in grid = []: add one, or remove that line")
     for number, table in enumerate(grids, start=1):
         _expect_valid_table(path, f"[[grid]] {number}", table)
 
@@ -153,6 +155,8 @@ def _expect(path: Path, where: str, value: object, kind: type) -> None:
 
 
 def _expect_valid_table(path: Path, where: str, table: Table, without: str = "") -> None:
+    """Raises an error for an invalid option of a table; `without` names one more that is not
+    allowed there."""
     _expect(path, where, table, dict)
     for name, value in table.items():
         valid = [option for option in OPTIONS if option != without]
@@ -191,7 +195,8 @@ def _expect_valid_settings(key: str, settings: Any) -> None:
 
 
 def _tables(path: Path, where: str, content: Table, grid: Table) -> Iterator[Table]:
-    """Yields a table for each method and dataset of a grid, merged from all tables that apply."""
+    """Yields a table for each method and dataset of a grid, merged from all tables of the file that
+    apply to them."""
     defaults = content.get("defaults", {})
     methods = grid.get("methods", defaults.get("methods"))
     if methods is None:
@@ -225,7 +230,8 @@ def _merged(*tables: Table) -> Table:
 
 
 def _axes(table: Table) -> dict[str, list[Any]]:
-    """Returns the values of every option; the name of a setting gets a dot in front."""
+    """Returns the alternatives of every option, and those of every setting in `set` under its name
+    after a dot. `seeds` becomes the list of all seeds."""
     axes = {name: _listed(value) for name, value in table.items() if name not in ("set", "probe")}
     if "seeds" in axes:
         (count,) = axes.pop("seeds")
@@ -234,6 +240,7 @@ def _axes(table: Table) -> dict[str, list[Any]]:
 
 
 def _count(table: Table) -> int:
+    """Returns how many runs a table makes, without making them."""
     return math.prod(len(values) for values in _axes(table).values())
 
 
@@ -261,7 +268,8 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
     plugins.expect_user_named(settings.get("net"), str(path))
     for name in ("engine", "precision"):
         if name in chosen and name in settings:
-            raise InputError(f"give {name} or set.{name}, not both")
+            raise InputError(f"{name} and set.{name} are the same setting: give only one of them")
+        # A default stays out of the settings, so the run is the same as one that does not name it.
         if chosen.get(name, getattr(Learner, name)) != getattr(Learner, name):
             settings[name] = chosen[name]
     options = {name: chosen[key] for name in FIELDS if (key := name.replace("_", "-")) in chosen}
@@ -275,7 +283,8 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
 
 
 def _expect_known_names(job: Job) -> None:
-    """Raises an error for names and settings that are not valid, without loading data."""
+    """Raises an error if the dataset, a setting, the stream or a probe is not valid. Does not load
+    data."""
     if not job.has_own_data and not data.is_known(job.dataset):
         raise UnknownNameError("dataset", job.dataset, data.dataset_names())
     job.chosen_settings()
@@ -284,8 +293,8 @@ def _expect_known_names(job: Job) -> None:
 
 
 def without_repeats(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Returns each run once, at its first position. Jobs on the user's own data need their
-    fingerprints."""
+    """Returns each run once, at its first position. Runs are the same if their folders have the
+    same name, so jobs on the user's own data must have their fingerprints."""
     first: dict[str, PlannedRun] = {}
     for run in planned:
         first.setdefault(run.job.folder_name, run)

@@ -1,5 +1,6 @@
-"""Tools around learners: the contract's checks, benchmarks, a recorder of forward passes and the
-classification of image files.
+"""Tools around learners: checks of the contract that every method keeps, a benchmark of training
+steps, a recorder of forward passes, and the classification of image files.
 
-They may import every package below the command line except `sweeps`, `tuning` and `gsa_paper`.
+Modules here may import every package below the command line except `sweeps`, `tuning` and
+`gsa_paper`.
 """

@@ -32,7 +32,7 @@ from onepass.nets import optimisers
 from onepass.tools.forward_counter import ForwardPass, record_forwards
 
 WARM_UP_STEPS = 20
-BLOCKS = 5  # of timed steps; bare steps are timed in as many, in turn
+BLOCKS = 5  # blocks of the method's steps, each followed by a block of bare steps
 FILL_CHUNK = 500  # samples that enter the memory at once
 
 
@@ -53,10 +53,13 @@ class BenchCase:
     steps: int = 200
 
     def learner(self) -> Learner:
+        """Returns a new learner; raises InputError if `settings` has seed, device or memory."""
         method = registry.get(self.method).learner
         for name in ("seed", "device", "memory"):
             if name in self.settings:
-                raise InputError(f"{name} cannot be given by --set here: the benchmark sets it")
+                raise InputError(
+                    f"--set takes no {name} here: --memory and --device set those, the seed is 0"
+                )
         chosen = parse_settings(method, self.settings)
         if "memory" in setting_names(method):
             chosen["memory"] = self.memory
@@ -65,10 +68,12 @@ class BenchCase:
 
 @dataclass(frozen=True)
 class Speed:
-    """Rates, in steps and images per second, and image counts per step.
+    """Rates of the method's steps and of bare steps, and image counts per step.
 
-    `peak_megabytes` is the peak RAM of this process or, on a GPU, the peak that torch allocated
-    there; None if the system does not report it.
+    `images_per_second` counts trained and scored images. `fraction_of_bare` is the method's rate
+    divided by that of bare steps. `peak_megabytes` (of 2^20 bytes) is the peak RAM of this process
+    or, on a GPU, the peak that torch allocated there, both before the bare steps. It is None if the
+    system does not report it.
     """
 
     steps_per_second: float
@@ -81,7 +86,7 @@ class Speed:
 
 
 def measure(case: BenchCase) -> dict[str, Any]:
-    """Returns the fields of the case and of its speed.
+    """Times a case; returns the fields of `BenchCase` and of `Speed` in one dictionary.
 
     Blocks of the method's steps and of bare steps alternate. The fastest block of each counts,
     because a disturbance can only make a block slower.
@@ -133,12 +138,14 @@ class RandomBatches:
     def __init__(self, case: BenchCase) -> None:
         rng = torch.Generator().manual_seed(0)
         self.case, self.next = case, 0
+        # at least FILL_CHUNK samples, because `introduce` stores the first FILL_CHUNK of them
         count = case.batch * max(200, -(-FILL_CHUNK // case.batch))
         x = torch.randint(256, (count, *case.shape), generator=rng, dtype=torch.uint8)
         self.x = (x if len(case.shape) == 3 else x.float() / 255).to(case.device)
         self.y = torch.randint(case.classes, (count,), generator=rng)
 
     def learn(self, learner: Learner) -> Step:
+        """Teaches the next batch; returns the step."""
         chosen = slice(self.next, self.next + self.case.batch)
         self.next = (self.next + self.case.batch) % len(self.y)
         return learner.learn(self.x[chosen], self.y[chosen])
@@ -160,6 +167,7 @@ class RandomBatches:
 
 
 def _blank_fields(store: Store) -> dict[str, Tensor]:
+    """Returns FILL_CHUNK values for each further field of a memory, such as stored logits."""
     return {
         name: values[:1].expand(FILL_CHUNK, *values.shape[1:])
         for name, values in store.fields.items()
@@ -196,7 +204,7 @@ def _make_bare_step(
     rng = torch.Generator(where).manual_seed(0)
     most = max(recorded.images for recorded in passes)
     inputs = torch.rand(most, *case.shape, generator=rng, device=where)
-    rows = torch.zeros(most, dtype=torch.int64, device=where)
+    rows = torch.zeros(most, dtype=torch.int64, device=where)  # every label is the first class
 
     def forward(recorded: ForwardPass, x: Tensor) -> Tensor:
         if recorded.in_fp32 and model.precision != "fp32":
@@ -231,7 +239,10 @@ def _seconds_of(call: Callable[[], Any], count: int, device: str) -> float:
 
 
 def _peak_bytes(device: str) -> float | None:
-    """Returns the peak of allocated GPU memory, or of this process's RAM; None on Windows."""
+    """Returns the peak in bytes of the GPU memory that torch allocated, or of this process's RAM.
+
+    The peak of RAM is None on Windows.
+    """
     if devices.device_type(device) == "cuda":
         return torch.cuda.max_memory_allocated()
     try:

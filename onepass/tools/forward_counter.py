@@ -14,8 +14,8 @@ from torch.nn.modules.module import register_module_forward_hook
 class ForwardPass(NamedTuple):
     """A forward pass of `images` images.
 
-    `graded`: with a gradient. `training`: the network was in training mode. `in_fp32`: the features
-    came out in fp32, not bfloat16.
+    `graded` is true if gradients were enabled, `training` if the network was in training mode, and
+    `in_fp32` if its features came out in fp32, not in bfloat16.
     """
 
     images: int

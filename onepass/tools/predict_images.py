@@ -33,23 +33,23 @@ class UnreadableImage(NamedTuple):
 
 
 def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | UnreadableImage]:
-    """Yields the prediction for each image in a folder and below, or for a single image file.
+    """Yields an entry for each image file in a folder and below, or for a single image file.
 
-    Images are scaled to the size that the learner was trained on. Raises InputError if that was not
-    on grey or colour images of eight bits.
+    Images are scaled to the size that the learner was trained on. Raises InputError if the learner
+    was not trained on grey or colour images of eight bits, or if the folder has no image.
     """
     content = read_checkpoint(model)
     learner = learner_for_predicting(content, str(model), device=device)
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(
-            f"{model} has not learned grey or colour images, the only ones that files hold: "
-            "use onepass.open and predict"
+            f"{model} has not learned grey or colour images, so image files do not fit it: use "
+            "onepass.open and predict"
         )
     if content["state"]["dtype"] != "uint8":
         raise InputError(
-            f"{model} has learned float images, and it is unknown how to make them from the pixels "
-            "of a file: use onepass.open and predict"
+            f"{model} has learned float images, and it does not record how they were made from "
+            "pixels: use onepass.open and predict"
         )
     paths = _image_paths(images)
     for start in range(0, len(paths), BATCH):
@@ -76,7 +76,10 @@ def _classify_batch(
 
 
 def _image_paths(images: Path) -> list[Path]:
-    """Returns the file, or the sorted image files below the folder, without hidden ones."""
+    """Returns the file, or the sorted image files below the folder, without hidden ones.
+
+    Image files are recognised by their suffix. Raises InputError if the folder has none.
+    """
     with name_unreadable(images):
         images.stat()
     if not images.is_dir():
@@ -88,4 +91,4 @@ def _image_paths(images: Path) -> list[Path]:
     )
     if files := [path for path in found if not path.is_dir()]:
         return files
-    raise InputError(f"there is no image in {images}")
+    raise InputError(f"there is no image file (.png, .jpg, ...) in {images}")

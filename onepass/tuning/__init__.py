@@ -1,2 +1,3 @@
-"""Searches settings with Optuna, by trials on held-out training data; a search is resumable.
+"""Searches a method's best settings with Optuna. Each trial runs one choice of settings and is
+scored on held-out training data. A search is resumable.
 Modules here import `executors`, `runs` and layers below them."""

@@ -1,4 +1,5 @@
-"""Stops a trial early if its scores so far are worse than those of most others."""
+"""Runs the jobs of trials, and stops a trial early if its scores so far are worse than those of
+most others."""
 
 from __future__ import annotations
 
@@ -22,13 +23,17 @@ SPARED = 0.25  # the fraction of a run before which it is never stopped
 
 
 class StoppedEarlyError(OnepassError):
-    """Stops a trial that is worse than most."""
+    """Raised inside the run of a trial to stop it: its scores are worse than those of most."""
 
 
 @dataclass(frozen=True)
-class TrialOptions(RunOptions):
-    """Options for jobs that are runs of trials. The run of a trial's first seed reports its scores
-    and may be stopped early; the other seeds run only if it was not."""
+class TrialRunOptions(RunOptions):
+    """Options for jobs that are runs of trials. `study` is the file with the trials, and `searched`
+    names the settings that a trial chooses.
+
+    The run with `first_seed` reports its scores and may be stopped early. If a run fails by the
+    trial's settings, the study gets the error.
+    """
 
     study: Path = Path()
     searched: tuple[str, ...] = ()
@@ -41,14 +46,19 @@ class TrialOptions(RunOptions):
         reporter = [Reporter(study, number)] if job.seed == self.first_seed else []
         try:
             return super().run(job, Audience([listener, *reporter]), resources)
-        except (InputError, TrainingError) as problem:  # caused by the trial's settings
+        except (InputError, TrainingError) as problem:
+            # The job was checked before, so the trial's settings have caused it.
             study.mark_stopped(number, str(problem))
             raise
 
 
 class Reporter(Listener):
-    """Reports the any-time accuracy so far, the mean of all scores up to each evaluation point. (A
-    single score says little: early scores, on few classes, are the highest.)"""
+    """Reports to the study, at each evaluation point, the mean of all scores so far. Raises a
+    StoppedEarlyError if that is worse than most trials, but not in the first quarter of the run.
+
+    The mean is reported because a single score says little: early scores, on few classes, are the
+    highest.
+    """
 
     key: ClassVar[str] = "reporter"
     essential: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""A search in its folder. It can stop at any moment, and resumes where it stopped."""
+"""Runs a search in its folder. It can be stopped at any moment, and resumes there."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from onepass.base.text import printable, shortened
 from onepass.evaluation.callbacks import Progress
 from onepass.executors import Executor
 from onepass.runs.resources import RunResources
-from onepass.tuning.pruning import TrialOptions
+from onepass.tuning.pruning import TrialRunOptions
 from onepass.tuning.spec import SearchSpec
 from onepass.tuning.study import Study
 from onepass.tuning.trial_queue import TrialQueue
 
-Watch = Callable[[int, int, Progress], None]
+Watch = Callable[[int, int, Progress], None]  # called with trial, seed and progress of a run
 
 
 @dataclass(frozen=True)
 class SearchState:
     """The state of a search: how many trials have `ended`, how many of those were `stopped` early,
-    and the `problems` of those that could not run. `best`, `value` and `settings` are the number,
-    value and settings of the best trial; `best_file` holds the settings too. `run` is the trial and
-    seed of the run that has just ended."""
+    and the `problems` of those that failed.
+
+    `best`, `value` and `settings` are the number, value and settings of the best complete trial;
+    without one, `best` and `settings` are None. The settings include those that all trials share.
+    `best_file` holds them too. `run` is the trial and seed of the run that has just ended, None at
+    the start.
+    """
 
     run: tuple[int, int] | None
     ended: int
@@ -58,9 +62,9 @@ class Search:
     def run(
         self, executor: Executor, trials: int, watch: Watch = lambda trial, seed, progress: None
     ) -> Generator[SearchState, None, None]:
-        """Searches until there are `trials` trials in all. Yields the state of the search, first at
-        the start and then when a run has ended. Calls `watch` with the trial, the seed and the
-        progress of each run."""
+        """Searches until there are `trials` trials, those of earlier calls included. Yields the
+        state of the search at the start and whenever a run has ended. Raises an error if the
+        specification is not valid, or if the folder holds another search."""
         resources = RunResources()
         self.spec = replace(self.spec, job=resources.with_fingerprint(self.spec.job))
         self.spec.check(resources)
@@ -71,7 +75,7 @@ class Search:
             queue = TrialQueue(self.spec, study, trials)
             yield self._state(study, None)
             if queue.has_runs():
-                options = TrialOptions(
+                options = TrialRunOptions(
                     self.folder / "runs",
                     resume=True,
                     study=self.file,
@@ -99,11 +103,14 @@ class Search:
             try:
                 held.enter_context(fileio.locked_file(self.folder / ".lock", wait=False))
             except BlockingIOError:
-                raise RunError(f"{self.folder} is being searched by another process") from None
+                raise RunError(
+                    f"another process is searching in {self.folder}: wait for it, or use --out to "
+                    "put this search elsewhere"
+                ) from None
             yield
 
     def _state(self, study: Study, run: tuple[int, int] | None) -> SearchState:
-        """Returns the state of the search. Writes the best settings if they have changed."""
+        """Returns the state of the search. Writes best.toml if its content has changed."""
         ended = [trial for trial in study.trials() if trial.state.is_finished()]
         complete = [trial for trial in ended if trial.state == study.states.COMPLETE]
         problems = [trial.user_attrs["problem"] for trial in ended if "problem" in trial.user_attrs]
@@ -111,6 +118,7 @@ class Search:
         state = SearchState(run, len(ended), stopped, problems, self.best_file)
         if not complete:
             return state
+        # Among equal values the first trial is the best.
         best = max(complete, key=lambda trial: (trial.value, -trial.number))
         settings = {**self.spec.job.settings, **best.user_attrs["settings"]}
         state = replace(state, best=best.number, value=best.value, settings=settings)
@@ -120,6 +128,8 @@ class Search:
         return state
 
     def _toml(self, state: SearchState) -> str:
+        """Returns best.toml: the best settings, below comments with their value and a command that
+        runs them."""
         job, objective = self.spec.job, self.spec.objective
         words = ["onepass", "run", job.method, "--dataset", job.dataset, "--memory", job.memory]
         command = shlex.join(map(str, [*words, "--preset", job.preset, "--settings", "FILE"]))

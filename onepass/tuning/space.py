@@ -26,8 +26,8 @@ GIVEN_BY_THE_JOB = ("seed", "device", "memory")  # options of a job, not setting
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, both included. `log`: their logarithms are evenly spread.
-    `step`: only low, low + step, and so on. `whole`: integers only."""
+    """The numbers from `low` to `high`, both included. With `log`, their logarithms are evenly
+    spread. With a `step`, only low, low + step, and so on up to high. `whole`: integers only."""
 
     low: float
     high: float
@@ -53,7 +53,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """A choice of several values, as texts."""
+    """A list of values to choose from, as texts."""
 
     ends: list[str]
 
@@ -68,15 +68,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Space:
-    """The settings that a trial chooses, by name."""
+    """The settings that a trial chooses: for each name a range, or a list of choices."""
 
     settings: dict[str, Range | Choice]
     table: dict[str, Any]  # the file's table [space], unchanged
 
     @classmethod
     def read(cls, table: Any, learner: type[Learner], where: str) -> Space:
-        """Returns the space of a file's table; raises an error if a name or value does not fit the
-        learner's constructor."""
+        """Returns the space of a file's table [space]. Raises an error, which names `where`, if
+        the table is not valid or a setting does not fit the learner's constructor."""
         if not isinstance(table, dict) or not table:
             raise InputError(f"{where} must have a table [space] of settings to search")
         hints = get_type_hints(learner)
@@ -91,22 +91,24 @@ class Space:
         return cls(settings, table)
 
     def distributions(self) -> dict[str, Any]:
+        """Returns the settings as Optuna's distributions."""
         return {name: values.distribution() for name, values in self.settings.items()}
 
     def texts(self, chosen: dict[str, Any]) -> dict[str, str]:
-        """Returns the settings that Optuna has chosen, as `--set` takes them."""
+        """Returns the values that Optuna has chosen as texts, which `--set` would accept."""
         return {name: values.text(chosen[name]) for name, values in self.settings.items()}
 
     def ends(self) -> Iterator[dict[str, str]]:
-        """Yields each end of a range and each choice, one setting at a time, so that they can be
-        checked before anything runs."""
+        """Yields each end of a range and each choice as the only setting of a dictionary, so that
+        all can be checked before anything runs."""
         for name, values in self.settings.items():
             for text in values.ends:
                 yield {name: text}
 
 
 def _read(name: str, values: Any, hint: Any) -> Range | Choice:
-    """Returns the range or choice of one setting; `hint` is the type of its argument."""
+    """Returns the range or the choice of one setting. `name` begins the errors, and `hint` is the
+    type of the constructor's argument."""
     if isinstance(values, list):
         texts = [toml_value_as_text(value, name) for value in values]
         if len(set(texts)) != len(texts) or not texts:
@@ -134,11 +136,15 @@ def _range(name: str, table: dict[str, Any], hint: Any) -> Range:
     if made.log and (made.low <= 0 or made.step is not None):
         raise InputError(f"{name}: log needs a low above 0 and takes no step")
     if made.step is not None and (made.step <= 0 or _distance_from_a_step(made) > 1e-9):
-        raise InputError(f"{name}: from low to high there must be a whole number of steps")
+        raise InputError(
+            f"{name}: from low to high there must be a whole number of steps above 0, not steps of "
+            f"{made.step!r}"
+        )
     return made
 
 
 def _accepts_fractions(hint: Any) -> bool:
+    """Returns whether an argument of this type may be a fraction."""
     try:
         expect_type("", 0.5, hint)
     except InputError:

@@ -41,7 +41,8 @@ WITHOUT_FILE = Path("the search")  # stands for the file in errors if the space 
 
 def read_space_file(source: Path | Mapping[str, Any], method: str) -> tuple[Space, dict[str, Any]]:
     """Returns the space of a file, or of a dictionary with the content of one, and the options of
-    its [defaults], by the names of a job's fields; `seeds` and `set` are two more."""
+    its [defaults] by the names of a job's fields. Two options are no fields: `seeds`, if the file
+    has it, and `set`, the settings as texts."""
     file = source if isinstance(source, Path) else WITHOUT_FILE
     content = toml.read_toml(source) if isinstance(source, Path) else dict(source)
     for name in content:
@@ -49,7 +50,7 @@ def read_space_file(source: Path | Mapping[str, Any], method: str) -> tuple[Spac
             raise UnknownNameError(f"table of {file}", name, TABLES)
     table = content.get("defaults", {})
     if not isinstance(table, dict):
-        raise InputError(f"{file}: defaults must be a table [defaults]")
+        raise InputError(f"{file}: defaults must be a table: write [defaults] above its options")
     for name, value in table.items():
         if name not in OPTIONS:
             raise UnknownNameError(f"option in {file}", name, OPTIONS)
@@ -69,11 +70,11 @@ def expect_option(where: str, name: str, value: Any) -> None:
 
 
 def as_texts(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns settings as `--set` takes them."""
+    """Returns the settings with their values as texts, which `--set` would accept."""
     return {name: toml.toml_value_as_text(value, name) for name, value in settings.items()}
 
 
 def _choices(space: Any, name: str) -> list[Any]:
-    """Returns the alternatives of a setting in a space."""
+    """Returns the choices of a setting in a table [space]; empty if it has none or is a range."""
     values = space.get(name) if isinstance(space, dict) else None
     return values if isinstance(values, list) else []

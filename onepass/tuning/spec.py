@@ -1,4 +1,4 @@
-"""The specification of a search: the job, the space, and the objective that judges a trial."""
+"""The specification of a search: its job, its space, and the objective that values a trial."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onepass.runs.result import Result
 
 OBJECTIVES = ("mean", "accuracy", "anytime")
+# Fields of a job that a resumed search may change, or that `description` holds under other names
 NOT_COMPARED = (
     *("method", "settings", "seed", "data_root", "probes", "imports", "fingerprint"),
     *("label", "test"),
@@ -24,9 +25,10 @@ NOT_COMPARED = (
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """One search to make. Every run is the `job` with settings from the `space` and a seed of its
-    own. Each trial has `seeds` runs, and its value is their mean `objective`: final accuracy,
-    any-time accuracy, or the mean of both, on held-out training data. `seed` seeds the sampler."""
+    """The specification of a search. Every run is the `job` with settings from the `space`. Each
+    trial has `seeds` runs, whose seeds count up from that of the job. Its value is their mean
+    `objective`: final accuracy, any-time accuracy, or the mean of both, on held-out training data.
+    `seed` seeds the sampler."""
 
     job: Job
     space: Space
@@ -35,7 +37,8 @@ class SearchSpec:
     seed: int = 0
 
     def check(self, resources: RunResources) -> None:
-        """Raises an InputError for everything that is found wrong without running."""
+        """Raises an InputError for the first fault that can be found without running: in the
+        validation, the settings, the scoring, or an end of the space."""
         job = self.job
         if not 0 < job.validation < 1:
             raise InputError(
@@ -43,20 +46,23 @@ class SearchSpec:
                 f"must be above 0 and below 1, not {job.validation}"
             )
         if both := job.settings.keys() & self.space.settings.keys():
-            raise InputError(f"{min(both)!r} is searched, so it cannot be set too")
+            raise InputError(
+                f"{min(both)!r} is searched, so it cannot be set too: remove it from [space] or "
+                "from the settings"
+            )
         stream, learner = job.make(resources.dataset(job))
         every = job.score_every(stream)
         if self.objective != "accuracy" and (every is None or len(stream) // every < FEWEST_POINTS):
             raise InputError(
-                f"{job.method!r} is scored too seldom for any-time accuracy: --objective accuracy "
-                "does without, and --every scores more often"
+                f"{job.method!r} is scored too seldom for any-time accuracy: use --objective "
+                "accuracy, or score it more often by --every"
             )
         for chosen in self.space.ends():
             tried = replace(job, settings={**job.settings, **chosen})
             construct(type(learner), **tried.arguments(stream))
 
     def description(self) -> dict[str, Any]:
-        """Returns what makes two searches the same; paths are not part of it."""
+        """Returns all that a search must share with the one that it resumes; no paths."""
         job = {name: value for name, value in asdict(self.job).items() if name not in NOT_COMPARED}
         return {
             "method": self.job.method,
@@ -78,7 +84,7 @@ class SearchSpec:
         return replace(self.job, settings=chosen, seed=self.job.seed + number)
 
     def value(self, result: Result) -> float:
-        """Returns the objective of one run."""
+        """Returns the objective of one run; its accuracy if it has no any-time accuracy."""
         anytime = result.anytime_accuracy
         if self.objective == "accuracy" or anytime is None:
             return result.accuracy

@@ -19,7 +19,7 @@ from onepass.tuning.space import Space
 NAME = "onepass"
 STOPPED, PROBLEM = "stopped", "problem"
 FEWEST_COMPLETE = 5  # trials that must be complete before others are compared with them
-WAIT = 60  # seconds for another process that writes
+WAIT = 60  # seconds to wait for another process that is writing to the database
 
 
 @dataclass
@@ -34,7 +34,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a trial: a value, or a problem; neither if it was stopped early."""
+    """The end of a trial: its value if it is complete, the problem if it failed, neither if it was
+    stopped early."""
 
     value: float | None = None
     problem: str | None = None
@@ -85,7 +86,8 @@ class Study:
         return [trial for trial in every if "settings" in trial.user_attrs]
 
     def unfinished(self) -> list[Trial]:
-        """Returns the trials that were running when the search was stopped."""
+        """Returns the trials that were running when the search was stopped. Those that a kill left
+        without settings are recorded as failed instead."""
         for trial in self.study.get_trials(deepcopy=False):
             if trial.state == self.states.RUNNING and "settings" not in trial.user_attrs:
                 self.study.tell(trial.number, state=self.states.FAIL)
@@ -93,8 +95,9 @@ class Study:
         return [Trial(trial.number, trial.user_attrs["settings"]) for trial in running]
 
     def ask(self, space: Space, seed: int) -> Trial:
-        """Returns a new trial. Each has its own sampler, seeded by its position in the search, so
-        that a resumed search tries what an uninterrupted one would have tried."""
+        """Returns a new trial, stored with its settings. Each trial has a sampler of its own, which
+        its position in the search seeds. So a resumed search tries what an uninterrupted one
+        would have tried."""
         state = np.random.SeedSequence([seed, len(self.trials())]).generate_state(1)
         self.study.sampler = self.optuna.samplers.TPESampler(seed=int(state[0]))
         trial = self.study.ask(space.distributions())
@@ -103,8 +106,8 @@ class Study:
         return Trial(trial.number, settings)
 
     def tell(self, trial: Trial, ending: Ending) -> None:
-        """Records the end of a trial. For the sampler, a trial without a value is worse than any
-        other."""
+        """Records the end of a trial. A trial without a value is recorded as pruned, which the
+        sampler takes to be worse than any value."""
         trial.ended = True
         if ending.problem:
             self._write(trial.number, PROBLEM, ending.problem)
@@ -114,8 +117,8 @@ class Study:
             self.study.tell(trial.number, ending.value)
 
     def ending(self, number: int) -> Ending | None:
-        """Returns how a trial has ended, None if it has not. A trial also counts as ended if the
-        process that ran it has marked it, before `tell`."""
+        """Returns how a trial has ended; None if it has not. A trial that `mark_stopped` has marked
+        counts as ended, even before `tell`."""
         (found,) = [trial for trial in self.trials() if trial.number == number]
         marks = found.user_attrs
         if found.state == self.states.COMPLETE:
@@ -126,8 +129,9 @@ class Study:
     # ---- for the process that runs a trial
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Records the score of a trial at a step. Returns whether the trial should continue: its
-        score must reach the median of the complete trials at that step."""
+        """Records the score of a trial at a step. Returns whether the trial should continue: always
+        while fewer than five complete trials have a score at that step, and otherwise if its score
+        reaches their median."""
         scores = []
         self.storage.set_trial_intermediate_value(self._id(number), step, value)
         for trial in self.trials():
@@ -136,7 +140,7 @@ class Study:
         return len(scores) < FEWEST_COMPLETE or value >= median(scores)
 
     def mark_stopped(self, number: int, problem: str | None = None) -> None:
-        """Marks a trial as stopped early, or with the problem that ended it."""
+        """Marks a trial as stopped early or, with a `problem`, as failed."""
         key, value = (PROBLEM, problem) if problem else (STOPPED, True)
         self._write(number, key, value)
 
@@ -163,8 +167,8 @@ def optuna_module() -> Any:
 
 
 def _storage(optuna: Any, file: Path) -> Any:
-    """Opens the database through a function, because characters of a path may have a meaning in a
-    URL."""
+    """Returns Optuna's storage in a database file. A function opens the file, because characters of
+    its path could have a meaning in a URL."""
     creator = partial(_connect, file)
     return optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": creator})
 

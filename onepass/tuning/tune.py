@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onepass.tuning.search import SearchState
 
 VALIDATION = 0.1
-MOST_RUNS_AT_ONCE = 1000  # more than any machine has at a time
+MOST_RUNS_AT_ONCE = 1000  # no machine has more, so the executor need not be asked about more
 
 
 class TuneListener:
@@ -65,9 +65,9 @@ def tune(
     returns the final state of the search: its best settings, and the file that holds them.
 
     Trials whose any-time accuracy so far is worse than that of most are stopped early. The same
-    call resumes a search that was stopped; with more trials it extends one that has finished. With
-    several jobs, runs are in worker processes: a script that calls this must then do so below
-    `if __name__ == "__main__":`.
+    call resumes a search that was stopped; with more trials it extends one that has finished.
+    Raises a TrainingError if no trial was complete in the end. With several jobs, runs are in
+    worker processes: a script that calls this must then do so below `if __name__ == "__main__":`.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def tune(
         `{"space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}}}`. The arguments here override
         its `defaults`.
     trials:
-        The number of trials in all.
+        The number of trials, those of the resumed search included.
     objective:
         The value of a trial: its final `accuracy`, its `anytime` accuracy, or the `mean` of both.
     validation:
@@ -94,7 +94,7 @@ def tune(
     dataset, memory, stream, batch, preset, every, threads:
         As for `onepass run`.
     settings:
-        Constructor arguments of the learner that every trial shares.
+        Arguments of the learner's constructor, which all trials share.
     device, data_root:
         The device to compute on, and the folder of datasets.
     imports:

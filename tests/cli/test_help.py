@@ -105,6 +105,11 @@ def test_presets_are_listed_as_they_would_be_set_by_hand() -> None:
     assert [item["preset"] for item in of_er] == list(package.ER.presets)
 
 
+def test_a_method_without_presets_is_no_error() -> None:
+    done = onepass("list", "presets", "finetune")
+    assert (done.status, done.out) == (0, "finetune has no presets of its own\n"), done.err
+
+
 def test_settings_are_listed_with_what_they_mean() -> None:
     listed = {item["name"]: item for item in onepass("list", "settings", "gsa", "--json").records}
     assert listed.keys() == set(setting_names(package.GSA))

@@ -170,7 +170,7 @@ def test_trials_that_are_worse_than_most_are_stopped(
 
 @pytest.mark.parametrize(
     ("name", "good", "bad", "said"),
-    [("lr", "0.001", "1e+38", "diverged"), ("replay", "64", "1000000000000", "enough memory")],
+    [("lr", "0.001", "1e+38", "diverged"), ("replay", "64", "1000000000000", "enough RAM")],
 )
 def test_settings_that_cannot_be_run_cost_a_trial_and_not_the_search(
     name: str, good: str, bad: str, said: str, tmp_path: Path

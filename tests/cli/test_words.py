@@ -153,7 +153,7 @@ def test_settings_for_which_there_is_no_room_are_named(tmp_path: Path) -> None:
             arguments = ("gsa", *RUN[2:], "--set", f"mix={10**12}", "--seeds", 2, "--jobs", jobs)
             done = onepass("run", *arguments, "--out", tmp_path / "new")
             assert done.status == 2
-            assert "not have enough memory" in done.error and f"mix={10**12}" in done.error
+            assert "not have enough RAM" in done.error and f"mix={10**12}" in done.error
     bench = onepass("bench", "er", "--shape", "3,1000000,1000000")
     assert bench.status == 2
     assert "values in a sample=3000000000000" in bench.error
@@ -174,7 +174,7 @@ def test_a_run_that_has_learned_is_kept_when_room_runs_out(
 
     monkeypatch.setattr(package.ER, "learn", learn)
     done = onepass(*RUN, "--checkpoint", 3, "--out", tmp_path)
-    assert (done.status, "not have enough memory" in done.error) == (2, True)
+    assert (done.status, "not have enough RAM" in done.error) == (2, True)
     done = onepass(*RUN, "--resume", "--out", tmp_path)
     assert done.status == 0, done.err
 

@@ -246,7 +246,7 @@ def test_two_cifar_classes_of_the_same_name_are_refused(tmp_path, name, meta):
         "cat" if place in (3, 7) else str(place) for place in range(len(CATALOGUE[name].train))
     ]
     folder = WRITERS[name][0](tmp_path / name, random_data(name), names)
-    refused(name, folder / meta, "same name", root=tmp_path)
+    refused(name, folder / meta, "two classes named", root=tmp_path)
 
 
 def test_cifar_with_another_number_of_classes_is_refused(tmp_path):

@@ -87,8 +87,8 @@ def test_an_incomplete_dataset_is_a_warning(tmp_path, caplog):
     formats.write_cifar10(tmp_path / "cifar10", random_data("cifar10", train=2, test=1))
     with caplog.at_level(logging.WARNING):
         onepass.load("cifar10", root=tmp_path)
-    assert "cifar10 is incomplete: 20 training images of 50000" in caplog.text
-    assert "cifar10 is incomplete: 10 test images of 10000" in caplog.text
+    assert "20 training images instead of 50000" in caplog.text
+    assert "10 test images instead of 10000" in caplog.text
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -363,7 +363,7 @@ def test_runs_with_and_without_the_loss_differ_in_nothing_else():
         ([], "no run of gsa and none of gsa with weights=none"),
         ([of_seed(0)], "no run of gsa with weights=none"),
         ([of_seed(0, "weights=none", "none")], "no run of gsa$"),
-        ([of_seed(0), of_seed(1, "weights=none", "none")], "share a seed.* no such three"),
+        ([of_seed(0), of_seed(1, "weights=none", "none")], "share a seed.* no three runs fit"),
     ],
 )
 def test_figure_7_says_which_of_its_runs_are_missing(of_gsa, said):
@@ -399,7 +399,7 @@ def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
     for content, said in (
         ("{half", "balance.jsonl is damaged"),
         ('{"task": 0}\n', "balance.jsonl is damaged: a line has no a_pn"),
-        ("".join(whole[:-1]), "balance.jsonl has 4 tasks, and the run had 5"),
+        ("".join(whole[:-1]), "balance.jsonl has the ends of 4 tasks, and the run had 5"),
     ):
         copy.joinpath("balance.jsonl").write_text(content)
         done = onepass("figure", "fig1", copy, "-o", tmp_path / "one.png")

@@ -94,10 +94,15 @@ def fuses_everywhere(monkeypatch):
         adam(self, *arguments, **named)
         FUSE.tick()
 
-    adam = optimisers.Adam._adam
+    def after_the_rows(self, *arguments):
+        move_rows(self, *arguments)
+        FUSE.tick()
+
+    adam, move_rows = optimisers.Adam._adam, optimisers.Adam._move_rows
     monkeypatch.setattr(Trainer, "run_once", before_the_step)
     monkeypatch.setattr(kind, "descend", after_the_loss)
     monkeypatch.setattr(optimisers.Adam, "_adam", in_the_optimiser)
+    monkeypatch.setattr(optimisers.Adam, "_move_rows", after_the_rows)
     FUSE.lay(None)
     yield
     FUSE.lay(None)

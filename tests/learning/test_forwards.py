@@ -76,6 +76,31 @@ def test_separate_forwards_take_one_batch_each_and_return_the_same(mirror, sizes
         agrees(learner, output, piece, mirror)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("mirror", [False, True])
+def test_all_outputs_together_come_batch_by_batch_with_the_same_gradients(mirror, apart):
+    learner, samples = keeping(mirror)
+    gradients = []
+    for joined in (lambda outputs: outputs.together, Output.of_all):
+        outputs = learner.forward(*samples.cut(2, 3), apart=apart)
+        expected, out = Output.of_all(outputs), joined(outputs)
+        assert all(torch.equal(*pair) for pair in zip(out[:3], expected[:3], strict=True))
+        (out.logits.square().sum(dim=1) * out.weight).sum().backward()
+        gradients.append(learner.model.head.weight.grad)
+        learner.model.head.weight.grad = None
+    assert torch.equal(*gradients)
+
+
+def test_the_logarithm_of_the_classes_seen_follows_them_and_the_head():
+    learner, _ = keeping(mirror=False)
+    seen = learner.log_seen
+    learner.learn(torch.zeros(2, 1, 2, 3, dtype=torch.uint8), [2, 3])
+    assert learner.log_seen is seen, "in place, where a captured step reads it"
+    assert torch.equal(seen, torch.tensor([0.0] * 4 + [-torch.inf] * 12))
+    learner.learn(torch.zeros(20, 1, 2, 3, dtype=torch.uint8), list(range(20)))
+    assert torch.equal(learner.log_seen, torch.tensor([0.0] * 20 + [-torch.inf] * 12))
+
+
 @pytest.mark.parametrize(("apart", "batches"), [(False, 1), (True, 2)])
 def test_batch_norm_normalises_a_joint_forward_as_one_batch(apart, batches):
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))

@@ -127,7 +127,7 @@ def test_text_labels_are_kept_and_removed_as_text(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "takes a label, or where=, one of the two"),
+        ({}, "takes either a label or where="),
         ({"label": 1, "where": [True]}, "one of the two"),
         ({"label": 99}, "label 99 has not been learned"),
         ({"where": [True, False]}, r"over the 12 samples.* not bool \(2,\)"),

@@ -13,8 +13,8 @@ from torch import nn
 from onepass import ER, Finetune
 from onepass.base.parts import Samples, StatefulPart, Step
 from onepass.base.seeds import generator
-from onepass.learning.trainer import FIRST_CAPACITY, Trainer, Training
-from onepass.nets import CosineHead, Head, build
+from onepass.learning.trainer import Trainer, Training
+from onepass.nets import FIRST_CAPACITY, CosineHead, Head, build
 
 
 class Sum(nn.Module):

@@ -14,8 +14,8 @@ from onepass.memory import MixedReservoir
 from onepass.memory.mixed import (
     NEW,
     OLD,
-    CandidateQueues,
     MixPlan,
+    OldAndNewQueues,
     plan_for_group,
     plan_old_then_new,
 )
@@ -34,7 +34,7 @@ def negative(labels):
 
 
 def queues_of(stream, kept, drawn, seed=0):
-    return CandidateQueues(
+    return OldAndNewQueues(
         filled_with(kept, capacity=12, seed=seed), negative(stream), IS_NEW, drawn
     )
 
@@ -186,7 +186,7 @@ def test_a_group_with_the_smaller_limit_still_draws_uniformly():
     labels, counts = [0, 1, 0, 1, 1, 0, 1, 1], np.zeros(8)
     store = filled_with(labels, seed=9)
     for _ in range(5000):
-        queues = CandidateQueues(store, negative([0]), IS_NEW, drawn=(5, 1))
+        queues = OldAndNewQueues(store, negative([0]), IS_NEW, drawn=(5, 1))
         assert queues.length.tolist() == [1 + 3, 1]
         counts[int(queues.take(plan_for_group(NEW, 0, 1, CPU)).x)] += 1
     wanted = np.flatnonzero(labels)
@@ -200,7 +200,7 @@ def test_a_batch_holds_raw_images_as_they_are():
     labels = torch.tensor([0, 1, 2, 0, 0, 1, 2, 2, 1])
     store.add(images[:6], labels[:6])
     stream = Samples(images[6:], labels[6:], torch.ones(3))
-    got = CandidateQueues(store, stream, IS_NEW, drawn=(6, 6)).take(plan_for_group(NEW, 0, 5, CPU))
+    got = OldAndNewQueues(store, stream, IS_NEW, drawn=(6, 6)).take(plan_for_group(NEW, 0, 5, CPU))
     assert got.x.dtype == torch.uint8
     assert torch.equal(got.x[0], images[8])
     found = [next(k for k in range(9) if torch.equal(image, images[k])) for image in got.x]
@@ -246,7 +246,7 @@ def test_a_mixed_batch_has_its_shares_of_both_queues_and_more_of_the_new_one(
     mix, some = store.mixed_and_current(given_stream, current, from_stream=from_stream)
     store.rng.set_state(state)
     most = size if fill is None else fill
-    queues = CandidateQueues(store, given_stream, IS_NEW, (size, most))
+    queues = OldAndNewQueues(store, given_stream, IS_NEW, (size, most))
     old, new = taken(queues, OLD), taken(queues, NEW)
     assert len(new) <= most + int(queues.stream_counts[NEW])
     n_new = size // 2

@@ -28,9 +28,8 @@ from onepass import ER, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount, Samples
 from onepass.base.settings import construct
-from onepass.learning.trainer import FIRST_CAPACITY
 from onepass.methods.er_aml import ERAML, draw_partners, partner_contrast
-from onepass.nets import CosineHead, Head
+from onepass.nets import FIRST_CAPACITY, CosineHead, Head
 
 FIRST_TASK = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]
 TASKS = [*FIRST_TASK, BOUNDARY, [3, 4, 3, 4], [3, 4, 4], [4, 3], BOUNDARY, [5, 6, 5], [6, 5, 6, 5]]

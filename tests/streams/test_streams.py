@@ -239,4 +239,4 @@ def test_samples_stay_on_the_host_if_a_device_lacks_memory(free, where, monkeypa
     assert moved.dataset.test_x.device.type == where
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (where == "cpu")
-    assert all("'tiny' stays on the host" in line for line in told)
+    assert all("'tiny' stays in RAM" in line for line in told)

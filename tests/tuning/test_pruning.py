@@ -15,7 +15,7 @@ import onepass
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
-from onepass.tuning.pruning import StoppedEarlyError, TrialOptions
+from onepass.tuning.pruning import StoppedEarlyError, TrialRunOptions
 from onepass.tuning.space import Space
 from onepass.tuning.study import FEWEST_COMPLETE, Ending, Study
 
@@ -29,9 +29,9 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     return Study(tmp_path / "study.db")
 
 
-def how(study: Study, folder: Path, **options: object) -> TrialOptions:
+def how(study: Study, folder: Path, **options: object) -> TrialRunOptions:
     file = folder / "study.db"
-    return TrialOptions(folder / "runs", resume=True, study=file, searched=("lr",), **options)  # type: ignore[arg-type]
+    return TrialRunOptions(folder / "runs", resume=True, study=file, searched=("lr",), **options)  # type: ignore[arg-type]
 
 
 def whole_trials(study: Study, count: int, value: float) -> None:

@@ -1,4 +1,4 @@
-"""Calls several listeners, and drops those that fail."""
+"""An audience passes events on to several listeners, and drops those that fail."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ PLAIN = (str, int, float, bool, NoneType)
 class Audience(Listener):
     """A listener that passes every event on to several others, in their order.
 
-    A listener that raises an error in any hook is dropped for the rest of the run, with a warning;
-    `dropped` holds the reason by its key. An error of an essential listener is raised.
+    A listener that raises an error in any hook is dropped for the rest of the run, with a warning.
+    `dropped` holds the reasons by the keys of the dropped listeners. In a resumed run it begins
+    with those of the checkpoint. An error of an essential listener is raised.
     """
 
     essential: ClassVar[bool] = True
@@ -56,11 +57,12 @@ class Audience(Listener):
         self._notify("finished", result)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of each active listener, by its key."""
+        """Returns the state of each active listener, by its key. A listener whose state a
+        checkpoint cannot hold is dropped."""
         states = {each.key: self._call(each, "state_dict") for each in self.active}
         for listener in self.active:
             if not _is_plain(states[listener.key]):
-                self._drop(listener, "its state must be plain values and tensors")
+                self._drop(listener, "its state must hold plain values and tensors only")
         return {each.key: states[each.key] for each in self.active}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -69,8 +71,8 @@ class Audience(Listener):
                 self._call(listener, "load_state_dict", state[listener.key])
 
     def take_lines_by_key(self) -> dict[str, list[str]]:
-        """Returns the new lines of each listener by its key, and clears them. A listener that was
-        dropped still gives the lines from before."""
+        """Returns the lines that each listener has recorded since the last call, by its key. A
+        dropped listener gives the lines from before its error."""
         return {each.key: each.take_lines() for each in self.listeners}
 
     def _notify(self, hook: str, *arguments: Any) -> None:
@@ -88,6 +90,7 @@ class Audience(Listener):
 
     def _drop(self, listener: Listener, reason: str) -> None:
         self.dropped[listener.key] = reason
+        # A new list: `_notify` may be iterating over the old one.
         self.active = [other for other in self.active if other is not listener]
         log.warning("the listener %r is dropped, the run goes on: %s", listener.key, reason)
 
@@ -104,8 +107,8 @@ def expect_distinct_keys(listeners: Sequence[Listener]) -> None:
 
 
 def _is_plain(tree: Any) -> bool:
-    """Returns whether a checkpoint can hold a state: checkpoints are read as data, never as
-    code."""
+    """Returns whether a checkpoint can hold a state. Checkpoints are read as data, never as code,
+    so they cannot hold objects of other classes."""
     if type(tree) is dict:
         return all(_is_plain(part) for pair in tree.items() for part in pair)
     if type(tree) in (list, tuple):

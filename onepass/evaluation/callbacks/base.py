@@ -39,8 +39,9 @@ class Run:
 class Listener:
     """Receives the events of a run. A subclass overrides only the hooks that it needs.
 
-    For each batch the order is: `stepped`; then `scored`, if this is an evaluation point; then
-    `task_ended`, if the batch was the last of its task. A listener must not change its arguments.
+    For each batch of a `Stream` the order is: `stepped`; then `scored`, if this is an evaluation
+    point; then `task_ended`, if the batch was the last of its task. A listener must not change its
+    arguments.
 
     `key` names the listener and its file, `<key>.jsonl` in the run's folder. If an `essential`
     listener fails, the run stops; any other listener is dropped, and the run continues.
@@ -50,11 +51,13 @@ class Listener:
     essential: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        """Uses the name of the class as the key unless the class defines one."""
+        """Sets the key of a subclass to the name of its class, unless its own body defines a key:
+        keys are not inherited."""
         cls.key = vars(cls).get("key", cls.__name__)
 
     def started(self, run: Run) -> None:
-        """Called before the first batch; in a resumed run, before the first after `run.since`."""
+        """Called before the first batch. A resumed run begins with the batch after
+        `run.since`."""
 
     def stepped(self, learner: Learner, step: Step) -> None:
         """Called after each learned batch. The listener may keep the tensors of `step`."""
@@ -63,22 +66,24 @@ class Listener:
         """Called after the learner was scored."""
 
     def task_ended(self, task: int) -> None:
-        """Called when a task of the stream has ended, after it was scored if it is scored at all.
-        In an iterable of batches a task is known to have ended only when the next one begins."""
+        """Called when a task has ended, after `scored` if the learner is scored there. In an
+        iterable of batches the end of a task shows only when the next task begins: there it is
+        called before `stepped` of the next task's first batch, when `learner` has learned it."""
 
     def finished(self, result: Result | None) -> None:
         """Called at the end of the stream. `result` is None in a plain `evaluate`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what the listener keeps from one batch to the next, as plain values and tensors.
-        Checkpoints hold it, so that a resumed run ends like one that was never stopped."""
+        """Returns all that later events depend on, as plain values and tensors. Checkpoints hold
+        this state, so that a resumed run ends like one that was never stopped."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a saved state. `started` is called next."""
 
     def say(self, line: dict[str, Any]) -> None:
-        """Records a line in `<key>.jsonl`. It must be plain JSON, without NaN and infinity."""
+        """Records a line, which a run writes to `<key>.jsonl`. Raises an error unless `line` is
+        plain JSON, without NaN and infinity."""
         self._unread_lines.append(json.dumps(line, allow_nan=False))
 
     def take_lines(self) -> list[str]:

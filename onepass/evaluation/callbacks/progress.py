@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from onepass.evaluation.points import Point
     from onepass.learning.learner import Learner
 
-PAUSE = 0.1  # least seconds between two messages: each has a cost, and eyes are no faster
+# The least seconds from one message to the next between evaluation points: each message has a
+# cost, and eyes are no faster.
+PAUSE = 0.1
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Learned batches (`step` of `steps`), the current task, and the latest accuracy in percent."""
+    """The number of learned batches (`step` of `steps`; `steps` is 0 if unknown), and the task and
+    accuracy in percent at the latest evaluation point. Before the first point after a start,
+    `accuracy` is None."""
 
     step: int
     steps: int
@@ -31,8 +35,8 @@ class Progress:
 
 
 class Forwarder(Listener):
-    """Sends progress at the start, at every evaluation point, and at most every `PAUSE` seconds
-    between them."""
+    """Sends the progress at the start and at every evaluation point; between them after a step, but
+    at most once in `PAUSE` seconds."""
 
     key: ClassVar[str] = "progress"
 

@@ -1,4 +1,5 @@
-"""The probe `balance`: the gradient imbalance of any method, with the same sums that GSA uses."""
+"""The probe `balance`: the gradient imbalance of each class in any method, from the same sums that
+GSA uses. `onepass.functional.imbalance` defines P, N, PN and A-PN."""
 
 from __future__ import annotations
 
@@ -22,21 +23,22 @@ from onepass.learning.learner import Learner
 @probe("balance")
 @dataclass
 class BalanceProbe(Listener):
-    """Measures P, N and PN of the current task and A-PN of every class, over all samples that a
-    method trains on.
+    """Measures P, N and PN of each class in the current task, and A-PN of each class over all
+    tasks. The sums run over all samples that a method trains on, from the stream and the memory.
 
     `history` holds PN(t, c) by label for each finished task that another one has followed. A run
-    records a line whenever it is scored, and a line with `ended` set at the end of each task:
+    records a line whenever it is scored within a task, and a line with `ended` set at the end of
+    each task:
 
     - `task` and `step`, the number of the task and the number of batches learned so far;
     - `samples`, how many samples were trained in this task (stream and replay), and `own`, how many
       of them belong to each class;
     - `p`, `n`, `pn` and `a_pn`, by label;
-    - `p_new`, the share of P that comes from samples of new classes;
-    - `pn_of_tasks`, PN(t, t') of each task so far.
+    - `p_new`, how much of `p` comes from samples of new classes, by label;
+    - `pn_of_tasks`, PN(t, t') of each task so far; empty for an iterable of batches.
 
-    A rate is null if it is not finite, because the class has had no gradient of one sign. For a
-    method that `repeats` its steps, only the last step on each batch counts.
+    A rate that is not finite is null: its class has had no negative gradient, or the task no
+    sample. For a method that `repeats` its steps, only the last step on each batch counts.
 
     >>> import onepass
     >>> probe = BalanceProbe()
@@ -48,7 +50,7 @@ class BalanceProbe(Listener):
     (True, True)
     """
 
-    sums: Balance | None = None
+    sums: Balance | None = None  # None before the first step
     own: Tensor = field(default_factory=lambda: torch.zeros(0))  # samples of each class   (C)
     # S+ of each class, as far as it comes from samples of new classes                     (C)
     by_new: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -60,7 +62,7 @@ class BalanceProbe(Listener):
 
     def started(self, run: Run) -> None:
         self.groups = [list(group) for group in run.stream.tasks] if run.stream else []
-        if self.sums is not None:
+        if self.sums is not None:  # a resumed run: `load_state_dict` left them on the CPU
             self.sums = _restore(self.sums.state_dict(), run.learner.trainer.torch_device)
             self.own = self.own.to(run.learner.trainer.torch_device)
             self.by_new = self.by_new.to(run.learner.trainer.torch_device)
@@ -72,7 +74,7 @@ class BalanceProbe(Listener):
             self.own = torch.zeros_like(self.sums.positive)
             self.by_new = torch.zeros_like(self.sums.positive)
             self.task = learner.task
-        if learner.task != self.task:
+        if learner.task != self.task:  # this step is the first of a new task
             self.history.append(self.pn())
             self.sums.new_task()
             self.own.zero_()
@@ -111,16 +113,17 @@ class BalanceProbe(Listener):
         self.say({**head, "own": own, **rates, "pn_of_tasks": of_tasks})
 
     def pn(self) -> dict[Label, float]:
-        """Returns PN(t, c) of the current task t, by label; NaN for a class without a gradient."""
+        """Returns PN(t, c) of each class c in the current task t, by label. It is NaN for a class
+        without gradients, and minus infinity for a class without negative ones."""
         return self._by_label(self._needed().pn())
 
     def a_pn(self) -> dict[Label, float]:
-        """Returns A-PN(c), by label."""
+        """Returns A-PN(c) of each class c over all tasks so far, by label."""
         return self._by_label(self._needed().a_pn())
 
     def pn_of(self, labels: Iterable[Label]) -> float:
-        """Returns PN(t, t') in the current task t of a group of classes t', given by labels; NaN if
-        none of them has been seen."""
+        """Returns PN(t, t'): the ratio for the classes with these labels, t', together in the
+        current task t. It is NaN if none of them has been seen."""
         rows = [self.labels.index(label) for label in labels if label in self.labels]
         return float(self._needed().task_pn(rows)) if rows else math.nan
 
@@ -138,8 +141,9 @@ class BalanceProbe(Listener):
             self.own, self.by_new = state["own"].clone(), state["by_new"].clone()
 
     def _needed(self) -> Balance:
+        """Returns the sums; raises a ValueError before the first step."""
         if self.sums is None:
-            raise ValueError("this probe has no values yet: it has seen no step")
+            raise ValueError("this probe has seen no step: evaluate a learner with it first")
         return self.sums
 
     def _by_label(self, rates: Tensor) -> dict[Label, float]:

@@ -23,18 +23,19 @@ class BiasProbe(Listener):
 
     A run records a line whenever it is scored and at the end of each task: `task`, its number, and
     `step`, the number of batches learned so far. `old` and `new` each hold three means over their
-    classes: the `norm` of the head's rows and the `bias`, both at this moment, and the `logit` over
-    the samples trained since the last line. `old` is null in the first task. The probe reads the
-    network that trains, even if a moving average of its weights predicts.
+    classes. `norm` and `bias` are those of the head's rows at this moment. `logit` is the mean over
+    the samples trained since the last line, and null without any. `old` is null in the first task.
+    The probe reads the network that trains, even if a moving average of its weights predicts.
     """
 
     steps: int = 0
     said: int = 0  # the step of the last line
-    # Summed logits since the last line: of old and of new classes  (2)
+    # Sums over the samples trained since the last line: of the mean logit of old and of new classes
+    # (2), and of the samples' weights
     sums: Tensor = field(default_factory=lambda: torch.zeros(2))
     weight: Tensor = field(default_factory=lambda: torch.zeros(()))
     learner: Learner | None = None
-    # The result of `_sides_of` (C, 2), after the task and number of classes that it holds for
+    # The cache of `_sides_of`: the task and the number of classes, and the matrix (C, 2) for them
     _sides: tuple[tuple[int, int], Tensor] | None = None
 
     def started(self, run: Run) -> None:
@@ -68,7 +69,8 @@ class BiasProbe(Listener):
 
     def _sides_of(self, learner: Learner) -> Tensor:
         """Returns the matrix (C, 2) that maps logits to their means over old and over new classes.
-        It changes only with a new class or task; the host knows both without reading the GPU."""
+        It is cached by task and number of classes, which the CPU knows without waiting for the
+        GPU."""
         now = (learner.task, len(learner.class_index.labels))
         if self._sides is None or self._sides[0] != now:
             sides = torch.stack([learner.old, learner.new], dim=1).float()  # (C, 2)
@@ -95,9 +97,11 @@ class BiasProbe(Listener):
 def _head_statistics(
     head: Head, rows: Tensor, logit: float | None
 ) -> dict[str, float | None] | None:
+    """Returns the three means of a line for these rows of the head; None without rows."""
     if not bool(rows.any()):
         return None
-    # The learner may be a batch ahead, and its head may have grown since: `rows` decides the size.
+    # At the end of a task of an iterable, the learner is a batch ahead and its head may have grown.
+    # `rows` has the size from before.
     weight, bias = head.weight[: len(rows)][rows], head.bias[: len(rows)][rows]
     norm, bias = weight.norm(dim=1).mean(), bias.mean()
     return {"norm": float(norm), "bias": float(bias), "logit": logit}

@@ -1,4 +1,5 @@
-"""The probe `logits`: raw logits of a few steps, for statistics that no other probe computes."""
+"""The probe `logits`: the logits of every sample in the last step of each task, for statistics that
+no other probe computes."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ from onepass.learning.learner import Learner
 @probe("logits")
 @dataclass
 class LogitsProbe(Listener):
-    """Records the logits of all samples in the last step of each task.
+    """Records, at the end of each task, the logits of all samples that the last step of the task
+    trained on, from the stream and the memory. They are the logits before the step's update.
 
     A run records a line at the end of each task: `task`, its number; `step`, the number of batches
     learned so far; `classes`, the labels of all classes seen, in the order of the logits; `new`,
     the labels of the new ones; and `batches`. For each batch that the step trained, `batches` holds
-    the labels `y`, the `weight` (0 for padding) and the `logits` of its samples.
+    the labels `y`, the `weight` (0 for padding) and the `logits` of its samples, a row per view.
     """
 
     line: dict[str, Any] = field(default_factory=dict)  # the fields that need no wait for the GPU
@@ -29,7 +31,8 @@ class LogitsProbe(Listener):
     step: Step | None = None
 
     def stepped(self, learner: Learner, step: Step) -> None:
-        """Keeps the state of this step: at `task_ended` the learner may be a batch ahead."""
+        """Keeps this step, because it may be the last of its task: at `task_ended` the learner may
+        be a batch ahead."""
         self.line = {"step": learner.steps, "classes": learner.classes}
         self.new, self.step = learner.new.clone(), step
 

@@ -15,7 +15,7 @@ from onepass.evaluation.points import Point
 from onepass.evaluation.probes.registry import probe
 from onepass.learning.learner import Learner
 
-EVERY = 10  # steps per line
+EVERY = 10  # a line after each tenth step of the run
 KINDS = 4  # of samples: 0 and 1, old and new classes in the stream; 2 and 3, those in the replay
 GROUPS = {"stream": [0, 1], "replay": [2, 3], "new": [1, 3], "old": [0, 2]}
 
@@ -23,20 +23,22 @@ GROUPS = {"stream": [0, 1], "replay": [2, 3], "new": [1, 3], "old": [0, 2]}
 @probe("losses")
 @dataclass
 class LossesProbe(Listener):
-    """Measures mean cross-entropy on the stream batch, on the replay batch, and on samples of new
+    """Measures the mean cross-entropy on stream samples, on replay samples, and on samples of new
     and of old classes.
 
     The softmax runs over all classes seen, whatever the method's own loss is. A run records a line
-    for every ten batches, and one for the remaining batches at the end of a task: `task`, its
-    number; `step`, the number of batches learned so far; and the four means, null without samples.
-    The first batch that a step trains counts as the stream, all others as the replay. For `gsa` the
+    after every tenth batch of the stream, and one at the end of each task: `task`, its number;
+    `step`, the number of batches learned so far; and the means `stream`, `replay`, `new` and `old`
+    over the batches since the line before, null without samples. The first batch that a step trains
+    counts as the stream, all others as the replay. For `gsa` the
     replay is X^mix, which also has samples of the stream. `ocm` trains on no stream labels after
     the first task, so its replay counts as `stream`.
     """
 
     steps: int = 0
     sums: Tensor = field(default_factory=lambda: torch.zeros(2, KINDS))
-    # Sums on the device, kept there until scoring waits for the device anyway
+    # The step and the sums of each line to come. The sums stay on the device until scoring waits
+    # for it anyway.
     waiting: list[tuple[int, Tensor]] = field(default_factory=list)
 
     def started(self, run: Run) -> None:
@@ -73,6 +75,7 @@ class LossesProbe(Listener):
         self.waiting = [(step, sums) for step, sums in state["waiting"]]
 
     def _close(self) -> None:
+        """Ends the sums of one line, and begins those of the next."""
         self.waiting.append((self.steps, self.sums))
         self.sums = torch.zeros_like(self.sums)
 

@@ -15,11 +15,13 @@ PROBES = Registry[type[Listener]]("probe", home="onepass.evaluation.probes")
 
 
 def probe(key: str) -> Callable[[type[P]], type[P]]:
-    """Registers a `Listener` class as a probe, under the name that jobs and the command line use.
-    Its constructor must work without arguments. Its lines are recorded in `<key>.jsonl`."""
+    """Returns a decorator that registers a `Listener` class as a probe. `key` is the name that jobs
+    and the command line use, and the class's key. Its constructor must work without arguments."""
 
     if key in RESERVED:
-        raise InputError(f"a probe cannot be called {key!r}: every run has a listener of this name")
+        raise InputError(
+            f"a probe cannot be called {key!r}, as a listener of every run is: choose another"
+        )
 
     def register(listener: type[P]) -> type[P]:
         PROBES.add(key, listener, defined=listener)
@@ -30,14 +32,15 @@ def probe(key: str) -> Callable[[type[P]], type[P]]:
 
 
 def expect_probes(names: Sequence[str]) -> None:
-    """Raises an error for an unknown probe name, or for a name that occurs twice."""
+    """Raises an UnknownNameError for a name that no probe has, and an InputError for a name that
+    occurs twice."""
     for name in names:
-        PROBES[name]
+        PROBES[name]  # raises the UnknownNameError
         if list(names).count(name) > 1:
             raise InputError(f"the probe {name!r} is named twice; name it once")
 
 
 def make_probes(names: Sequence[str]) -> list[Listener]:
-    """Returns new probes of these names; raises an error as `expect_probes` does."""
+    """Returns a new probe of each name; raises an error as `expect_probes` does."""
     expect_probes(names)
     return [PROBES[name]() for name in names]

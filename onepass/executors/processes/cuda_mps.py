@@ -18,8 +18,9 @@ from onepass.executors.processes.gpus import VISIBLE_DEVICES
 
 @contextmanager
 def cuda_mps_service(device: str) -> Iterator[None]:
-    """Runs a CUDA MPS service of our own for the `with` block. Does nothing without a GPU, without
-    the program, or if the user has started a service."""
+    """Runs a CUDA MPS service of our own during the `with` block. Does nothing if `device` is not a
+    GPU, without the program, or if CUDA_MPS_PIPE_DIRECTORY is set, because the user then has a
+    service. A service that does not start is no error: runs then take turns."""
     control = shutil.which("nvidia-cuda-mps-control")
     if device != "cuda" or control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield

@@ -1,7 +1,7 @@
 """The executor that has several runs at a time, in worker processes.
 
 Each worker runs one job after another. It has a pipe of its own: jobs go in; progress, results and
-errors come out. When the worker ends, its pipe closes, so a killed worker stops only its own run.
+errors come out. A killed worker closes only its own pipe, so only its own run fails.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 PAUSE = 1.0  # seconds until a free slot asks the queue again
-# Failure kinds that the user can correct, and our error for an error of another library
+# Kinds of failure that the user can correct, and the class that reports them if the error in the
+# worker was not of a class of onepass
 USER_ERRORS = {"memory": "TooLargeError", "input": "RunError"}
 
 
 class Processes:
     """Runs jobs in at most `at_once` workers, each with data and learners of its own. A run waits
-    if the others leave too little RAM or GPU memory; if none is running it starts in any case."""
+    while others leave it too little RAM or memory of its GPU. With no other beside it, it starts in
+    any case."""
 
     def __init__(
         self,
@@ -51,6 +53,8 @@ class Processes:
         """Raises an error if a job cannot run. A learner for a GPU is made on the CPU here, because
         initialising CUDA would take GPU memory for the life of this process."""
         stream, learner = job.make(self.resources.dataset(job))
+        # The copy below gets the engine `eager`, so an engine that this learner cannot have raises
+        # its error here.
         if not learner.traits.capturable:
             execution.make_engine(learner.engine, False, devices.resolve_device(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
@@ -88,7 +92,8 @@ class Processes:
         return gpus or [None]
 
     def _fill(self, slots: list[Slot], jobs: Sequence[Job], queue: Queue, retries: Retries) -> bool:
-        """Starts all jobs that may start now; returns whether any is running."""
+        """Starts all jobs that may start now, and stops idle workers. Returns whether any job is
+        running."""
         free = [slot for slot in slots if slot.running is None]
         while free:
             busy = [slot for slot in slots if slot.running]
@@ -103,7 +108,7 @@ class Processes:
                 continue
             job = jobs[index]
             if not beside and not self._has_room(slot, [], retries)(job):
-                for other in free:  # idle workers still hold RAM or GPU memory that it needs
+                for other in free:  # idle workers still hold RAM or GPU memory that this job needs
                     other.stop_worker()
             for other in beside:
                 other.had_neighbours = True
@@ -111,8 +116,8 @@ class Processes:
         return any(slot.running for slot in slots)
 
     def _fits(self, slot: Slot, beside: Sequence[Slot], retries: Retries) -> Fits:
-        """Returns the test of whether a job may start in a slot beside the runs of other slots;
-        without others, any job may."""
+        """Returns the test of whether a job may start in a slot, beside the runs in others. Without
+        others any job may; beside a run that must be alone, none."""
         others = [(other.running.job, other.taken) for other in beside if other.running]
         if not others:
             return lambda job: True
@@ -121,7 +126,8 @@ class Processes:
         return self._has_room(slot, others, retries)
 
     def _has_room(self, slot: Slot, others: Sequence[tuple[Job, RamUse]], retries: Retries) -> Fits:
-        """Returns the test of whether the RAM or GPU memory left beside others is enough."""
+        """Returns the test of whether the RAM or GPU memory left by others is enough for a job that
+        need not run alone."""
         room = self.ram_budget.room(slot.gpu, others, slot.taken)
 
         def has_room(job: Job) -> bool:
@@ -133,7 +139,8 @@ class Processes:
     def _handle_message(
         self, slot: Slot, queue: Queue, retries: Retries, watch: Watch
     ) -> Generator[Outcome, None, None]:
-        """Handles the next message of a worker; yields an outcome if its run has ended."""
+        """Handles the next message of a worker. Yields the outcome of its run, if the run has ended
+        and gets no second try."""
         running = slot.running
         assert running is not None
         index, job = running.index, running.job
@@ -159,19 +166,23 @@ class Processes:
 
 
 def _ready_slots(slots: Sequence[Slot], until: float) -> list[Slot]:
-    """Waits for messages, and returns the slots whose workers have one; an empty list after
-    `PAUSE` seconds, or when the time is up."""
+    """Waits for messages, and returns the slots whose workers have sent one. Returns an empty list
+    if none has after `PAUSE` seconds, or at the time `until`."""
     pipes = [slot.worker.pipe for slot in slots if slot.worker and slot.running]
     ready = connection.wait(pipes, max(0, min(PAUSE, until - time.monotonic())))
     return [slot for slot in slots if slot.worker and slot.worker.pipe in ready]
 
 
 def _error(failure: Failure, job: Job) -> Exception:
-    """Returns the error to report: the same as in the worker if the user can correct it, otherwise
-    a TrainingError."""
+    """Returns the error to report for a failed run: that of the worker if the user can correct it,
+    otherwise a TrainingError."""
     kind, why, error = failure
     if kind in USER_ERRORS:
         return rebuild_error(error or USER_ERRORS[kind], why)
     tried = " (tried twice)" if kind in ("bug", "killed") else ""
-    more = "; run --resume, or the same sweep, goes on with it" if kind == "killed" else ""
+    more = (
+        "; `onepass run --resume`, or the same sweep again, continues it"
+        if kind == "killed"
+        else ""
+    )
     return TrainingError(f"{job.folder_name}{tried}: {why}{more}")

@@ -1,6 +1,7 @@
 """Measures how much RAM or GPU memory is free and how much runs take, so that large runs wait.
 
-A run on the CPU takes RAM, a run on a GPU takes memory of that GPU. Names with `ram` mean either.
+A run on the CPU takes RAM, a run on a GPU takes memory of that GPU. In this package, names with
+`ram` stand for either.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from onepass.learning.learner import Learner
 from onepass.runs.spec import Job
 
 MIB = 2**20
-CONTEXT = 512 * MIB  # GPU memory that CUDA takes for each process, besides its tensors
+CONTEXT = 512 * MIB  # an estimate of the GPU memory that CUDA takes per process, besides tensors
 PROCESS = 1024 * MIB  # a guess for Python, torch and the activations of a step
 SPARE = 0.1  # the fraction of the free memory that stays unused
 
@@ -34,10 +35,11 @@ class RamUse:
 
 
 class RamBudget:
-    """Estimates how much runs take, and decides whether another one fits.
+    """Estimates how much RAM or GPU memory runs take, and how much is left for another run.
 
     Runs that differ only in their seeds are of one kind, and are expected to take equally much.
-    `free` returns the free bytes of a GPU, or of RAM; if it returns None, no run waits.
+    `free` returns the free bytes of a GPU, or of RAM; if it returns None, no run waits. `guesses`
+    and `seen` hold bytes by kind of run: those guessed, and the most that a finished run has held.
     """
 
     def __init__(self, free: Callable[[Gpu], int | None] | None = None) -> None:
@@ -46,8 +48,9 @@ class RamBudget:
         self.seen: dict[str, int] = {}
 
     def guess(self, job: Job, dataset: Dataset, learner: Learner) -> None:
-        """Records a first guess, until a run of this kind has ended: the data twice, and the
-        network with its gradients and the optimiser's two moments."""
+        """Records a guess, which is used until a run of this kind has finished: a process, the data
+        twice, the network with its gradients and the optimiser's two moments, the stored samples
+        and the copies of the network."""
         from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
         data = dataset.train_x.nbytes + dataset.test_x.nbytes
@@ -56,19 +59,20 @@ class RamBudget:
         self.guesses[_run_kind(job)] = PROCESS + 2 * data + 4 * network + stored
 
     def record(self, job: Job, taken: RamUse) -> None:
-        """Records the use of a finished run."""
+        """Records the most that a finished run has held."""
         kind = _run_kind(job)
         self.seen[kind] = max(taken.most, self.seen.get(kind, 0))
 
     def expected(self, job: Job) -> int:
-        """Returns the bytes that a job is expected to take: measured, or guessed."""
+        """Returns the bytes that a job is expected to take: measured in runs of its kind, or else
+        guessed."""
         kind = _run_kind(job)
         return self.seen.get(kind) or self.guesses.get(kind, PROCESS)
 
     def room(self, gpu: Gpu, beside: Iterable[tuple[Job, RamUse]], held: RamUse) -> int | None:
-        """Returns the bytes that a new run may take beside others, None if unknown. The others
-        still grow to their expected use. The bytes `held` by the idle worker are
-        added, because the new run reuses that worker."""
+        """Returns the bytes that a new run may take beside others; None if unknown. The growth that
+        the others still expect is subtracted. The bytes `held` by the idle worker are added,
+        because the new run reuses that worker."""
         free = self.free(gpu)
         if free is None:
             return None
@@ -81,7 +85,8 @@ def _run_kind(job: Job) -> str:
 
 
 def free_ram_bytes(gpu: Gpu) -> int | None:
-    """Returns the free bytes of a GPU, or of RAM for None; None if the system does not tell."""
+    """Returns the free bytes of a GPU, or of RAM if `gpu` is None. Returns None if they cannot be
+    read."""
     if gpu is None:
         return _read_number("/proc/meminfo", "MemAvailable:", 1024)
     megabytes = query_nvidia_smi("memory.free", gpu)
@@ -94,7 +99,8 @@ def count_oom_kills() -> int | None:
 
 
 def _read_number(path: str, name: str, unit: int = 1) -> int | None:
-    """Returns a value of one of Linux's /proc tables; None on other systems."""
+    """Returns the value of a name in one of Linux's /proc tables, times its unit; None if the table
+    or the name is missing, as on other systems."""
     with suppress(OSError):
         for words in map(str.split, Path(path).read_text().splitlines()):
             if words[:1] == [name]:
@@ -106,17 +112,18 @@ def _read_number(path: str, name: str, unit: int = 1) -> int | None:
 
 
 def reset_ram_peak(device: str) -> None:
-    """Frees unused memory and resets the peak counters, so that the next run is measured alone."""
+    """Frees unused RAM or GPU memory and resets the peak counters, so that the next run of this
+    worker is measured without the runs before."""
     gc.collect()
     if device == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    with suppress(OSError):
+    with suppress(OSError):  # on Linux, a 5 sets VmHWM back to VmRSS
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def ram_use(device: str) -> RamUse:
-    """Returns the use of this process since the last `reset_ram_peak`."""
+    """Returns the bytes that this process holds now, and the most since `reset_ram_peak`."""
     if device == "cuda":
         now, most = torch.cuda.memory_reserved(), torch.cuda.max_memory_reserved()
         return RamUse(now + CONTEXT, most + CONTEXT)

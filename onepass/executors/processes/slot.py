@@ -1,4 +1,4 @@
-"""A slot of the pool: it holds one run at a time, and the worker process that runs it."""
+"""A slot of the pool: a place for one run at a time, and the worker process that runs it."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class Worker:
 
     @classmethod
     def start(cls, gpu: Gpu) -> Worker:
+        """Starts a worker process that sees only this GPU, and returns it with its pipe."""
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs,))
@@ -44,13 +45,15 @@ class Worker:
         return cls(process, ours)
 
     def stop(self) -> None:
+        """Closes the pipe, which ends an idle worker, and waits for the end of the process."""
         self.pipe.close()
         self.process.join()
 
 
 @dataclass
 class Running:
-    """A running job, its number, and how many processes the kernel had killed at its start."""
+    """A running job, its number, and how many processes the kernel had killed for lack of RAM when
+    it started; None if unknown."""
 
     index: int
     job: Job
@@ -59,7 +62,8 @@ class Running:
 
 class Slot:
     """Holds one run at a time, on `gpu`. Its worker stays from one run to the next while there are
-    jobs. `had_neighbours`: other runs have shared its RAM or GPU during the current run."""
+    jobs. `had_neighbours` is whether other runs may have taken RAM or GPU memory from the latest
+    run."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
@@ -79,8 +83,9 @@ class Slot:
             self.worker.pipe.send((replace(job, device=job.device_kind), options))
 
     def receive(self) -> tuple[str, Any]:
-        """Returns the next message of the worker: a word and its content. The end of the worker
-        counts as a message, `failed`."""
+        """Waits for the next message of the worker, and returns its word and content, which
+        `worker.work` lists. A worker that has ended counts as the message `failed`, with a Failure
+        of kind `killed`."""
         assert self.worker is not None
         try:
             word, content, self.worker.taken = self.worker.pipe.recv()
@@ -89,8 +94,10 @@ class Slot:
         return word, content
 
     def _death(self) -> str:
-        """Returns what ended the worker. Its neighbours matter only if the kernel has killed a
-        process for lack of RAM since; if the system does not tell, it may have."""
+        """Stops the dead worker, and returns a text that says what ended it. Clears
+        `had_neighbours` unless the kernel may have killed the worker for lack of RAM. That is so if
+        SIGKILL ended it, and the kernel's count of such kills has grown since the run started, or
+        is unknown."""
         assert self.worker is not None and self.running is not None
         process = self.worker.process
         self.stop_worker()
@@ -102,6 +109,7 @@ class Slot:
         return KILLED
 
     def stop_worker(self) -> None:
+        """Stops the worker, which must be idle or dead. Does nothing without one."""
         if self.worker:
             self.worker.stop()
             self.worker = None
@@ -109,7 +117,8 @@ class Slot:
 
 @contextmanager
 def stopping_workers(slots: list[Slot]) -> Iterator[None]:
-    """Stops all workers at the end of the `with` block, whatever ends it."""
+    """Terminates all workers at the end of the `with` block, even after an error, and even if they
+    are still running jobs."""
     try:
         yield
     finally:
@@ -123,9 +132,9 @@ def stopping_workers(slots: list[Slot]) -> Iterator[None]:
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
     """Makes a worker that starts in the `with` block ignore interrupts until it sets its own
-    handler."""
+    handler. A new process inherits that from this one."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield  # Python sets handlers in the main thread only
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

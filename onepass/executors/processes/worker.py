@@ -24,8 +24,9 @@ def work(pipe: Connection) -> None:
     """Runs jobs from a pipe until it closes. An interrupt, or the end of the parent, ends the
     process at once; a run can be resumed after either.
 
-    A message is a word, its content, and the current `RamUse`. The words are `progress`, and at the
-    end of a run `result`, or `failed` with a `Failure`.
+    It receives a job and its RunOptions at a time. It sends messages: a word, its content, and the
+    current `RamUse`. The words are `progress` with a `Progress`, and at the end of a run `result`
+    with a `Result`, or `failed` with a `Failure`.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -47,7 +48,7 @@ def _run(pipe: Connection, job: Job, options: RunOptions, resources: RunResource
 
 
 def _exit_with_parent() -> None:
-    """Waits for the end of the parent, then ends this process."""
+    """Waits for the end of the parent, then ends this process, even in the middle of a step."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -57,8 +58,8 @@ def _exit_with_parent() -> None:
 def attempt(
     job: Job, options: RunOptions, forwarder: Forwarder, resources: RunResources
 ) -> tuple[str, Any]:
-    """Runs a job, and returns the last message without its `RamUse`. Errors are sent as text,
-    because not every exception can be pickled."""
+    """Runs a job, and returns its last message as `work` lists it, without the `RamUse`. Errors are
+    sent as text, because not every exception can be pickled."""
     try:
         return "result", options.run(job, forwarder, resources)
     except Exception as problem:
@@ -68,7 +69,7 @@ def attempt(
 
 
 def _bug_message(problem: Exception) -> str:
-    """Returns an unexpected error in one line, with the path of the log that has its traceback; or
-    the traceback itself, if there is no log."""
+    """Returns an unexpected error in one line, with its notes; one of them says where its traceback
+    is (`runs.log.log_run`). Returns the traceback itself if there are no notes."""
     notes = getattr(problem, "__notes__", None)
     return "; ".join([name_and_message(problem), *notes]) if notes else traceback.format_exc()

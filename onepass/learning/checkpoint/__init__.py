@@ -1,2 +1,2 @@
 """Checkpoints of learners: `file` writes and reads them, and `validate` checks a state before
-anything is loaded from it. Modules here import what `learning` imports."""
+anything is loaded from it. Modules here import `learning` and what it imports."""

@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 FORMAT = "onepass"
 VERSION = 1
 MOST_IMAGES = 2**62
-OWN = {"net": "that network", "augment": "that function"}  # settings that may be code
+OWN = {"net": "that network", "augment": "that function"}  # settings that may be code; error texts
 
 
 def checkpoint_content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     """Returns the content of the learner's file: plain values and tensors. Raises a TrainingError
-    if learning has diverged, so that it does not replace a good file.
+    if learning has diverged, so that a good file stays, and an InputError for a class without a
+    name.
 
-    Without the memory it has a `scorer`, which predicting needs in its place."""
+    Without the memory the content may have a `scorer`: tensors that predicting would otherwise
+    compute from the memory."""
     if "key" not in vars(type(learner)):
         raise InputError(
             f"{type(learner).__name__} cannot be saved: a file names its method, and this class "
@@ -65,8 +67,8 @@ def checkpoint_content(learner: Learner, *, memory: bool = True) -> dict[str, An
 
 
 def finite_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
-    """Returns the state, with empty memories if `memory` is false. Raises a TrainingError if
-    learning has diverged."""
+    """Returns the learner's state, with empty memories if `memory` is false. Raises a TrainingError
+    if learning has diverged."""
     with learner._lock.reading():
         expect_not_diverged(learner)
         state = learner.state_dict()
@@ -78,8 +80,8 @@ def finite_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
 
 
 def scorer_state(learner: Learner) -> dict[str, Any] | None:
-    """Returns the scorer's tensors that are not the network's, for a file without the memory.
-    Returns None if there is no memory."""
+    """Returns those tensors of the scorer that are not the network's, for a file without the
+    memory. Returns None if the method has no memory, or has learned nothing yet."""
     if not learner.steps or not stores_of(learner):
         return None
     with learner._lock.reading():
@@ -109,21 +111,21 @@ def _own_tensors(scorer: nn.Module, network: nn.Module) -> dict[str, Tensor]:
 
 
 def _module(learner: Learner) -> dict[str, str]:
-    """Returns the module that a file names if the method is not in this package."""
+    """Returns the file's entry for the method's module; none if the method is in onepass."""
     module = type(learner).__module__
     return {} if module.startswith("onepass.") else {"module": module}
 
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Writes a file atomically: if this fails, an earlier file stays."""
-    buffer = io.BytesIO()  # torch's error for a full disk does not say so
+    buffer = io.BytesIO()  # torch, writing to a full disk, raises an error that does not say so
     torch.save({"format": FORMAT, "version": VERSION, **content}, buffer)
     write_atomically(path, lambda file: file.write(buffer.getbuffer()))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads a file of tensors and plain values. Raises a CheckpointError, and runs no code from
-    it."""
+    """Returns the content of a checkpoint: tensors and plain values. Runs no code from the file.
+    Raises a CheckpointError if it is not a whole checkpoint of this version."""
     try:
         with zipfile.ZipFile(path) as archive:  # torch does not compare checksums
             damaged = archive.testzip()
@@ -156,7 +158,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Returns whether a value can be compared with settings, as a tensor cannot."""
+    """Returns whether a value consists of None, numbers, text, tuples and dicts only. Other values,
+    such as tensors, cannot be compared with settings."""
     if type(value) is dict:
         return all(map(_is_plain, (*value, *value.values())))
     if type(value) is tuple:
@@ -172,7 +175,8 @@ def learner_from_content(
     net: nn.Module | None = None,
     augment: Augment | None = None,
 ) -> Learner:
-    """Returns the learner in the content of a checkpoint. `path` names the file in errors."""
+    """Returns the learner in the content of a checkpoint. `path` names the file in errors. Raises a
+    CheckpointError if the content does not fit, or needs code that was not given."""
     where = devices.resolve_device(device)
     _expect_code(content, path)
     try:
@@ -190,21 +194,21 @@ def learner_from_content(
 
 
 def learner_for_predicting(content: dict[str, Any], path: str, *, device: str = "auto") -> Learner:
-    """Returns the learner for a command that does not train. A user's augmentation function may be
-    missing, unless the method trains to predict."""
+    """Returns the learner for a command that only predicts. If it was made with an augmentation
+    function of the user's own, it gets none, unless the method trains to predict."""
     training = [info.key for info in registry.methods() if info.learner.traits.trains_to_score]
     lacks = content["settings"].get("augment", "") is None and content.get("method") not in training
     return learner_from_content(content, path, device=device, augment="none" if lacks else None)
 
 
 def _expect_code(content: dict[str, Any], path: str) -> None:
-    """Raises a CheckpointError if the file needs a module that is not imported. The user must name
-    it, because files import nothing."""
+    """Raises a CheckpointError if the file needs a module that the user has not named: the module
+    of its method, or of its network. Files import nothing by themselves."""
     method, module, settings = (content.get(name) for name in ("method", "module", "settings"))
     if isinstance(method, str) and isinstance(module, str) and method not in registry.METHODS:
         raise CheckpointError(
             f"{path} was made by {quoted(method)} of the module {quoted(module)}, which is not "
-            f"here: if you trust it, name it, with --import {shortened(module)} or imports=[...]"
+            f"imported: if you trust it, name it with --import {shortened(module)} or imports=[...]"
         )
     if isinstance(settings, dict):
         try:
@@ -216,7 +220,8 @@ def _expect_code(content: dict[str, Any], path: str) -> None:
 def _settings(
     content: dict[str, Any], where: torch.device, **here: str | nn.Module | Augment | None
 ) -> dict[str, Any]:
-    """Returns the settings of the file, replaced by those given at opening."""
+    """Returns the settings of the file, some of them replaced by those given at opening. Raises a
+    CheckpointError if an entry of the content has a wrong type."""
     for name, kind in (("method", str), ("settings", dict), ("state", dict), ("spent", dict)):
         expect_kind(content.get(name), kind, name)
     settings = {
@@ -245,7 +250,7 @@ def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
 
 
 def _expect_names(names: Any, labels: list[Label]) -> None:
-    """Checks that there is a name for each label."""
+    """Raises a CheckpointError unless `names` is a list with a text for each label."""
     expect_kind(names, list, "class_names")
     for name in names:
         expect_kind(name, str, "class_names")
@@ -270,11 +275,12 @@ def open_learner(
     augment: Augment | None = None,
     imports: Sequence[str] = (),
 ) -> Learner:
-    """Opens a saved learner, which resumes learning; on the same kind of device, bit for bit.
+    """Returns a saved learner, which resumes learning; on the same kind of device, bit for bit.
 
     Pass `net` or `augment` if the learner was made with a network or function of your own, because
     files hold no code. `imports` are modules to import first, such as the one of your method: a
-    file names what it needs, but imports nothing.
+    file names what it needs, but imports nothing. Raises a CheckpointError if the file cannot be
+    opened, or needs something that was not passed.
     """
     plugins.import_modules(imports)
     return learner_from_content(

@@ -1,7 +1,7 @@
 """Validates a saved state before any of it is loaded, because a file may come from anyone.
 
-It checks sizes first, before anything is allocated, and then each entry against a trainer made for
-the state.
+Sizes are checked first, before anything is allocated. Then each entry is compared with a trainer
+that was made for the state. Every check raises a CheckpointError that names the entry.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from onepass.nets import optimisers
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 DIMENSIONS = {"uint8": (3,), "float32": (1, 3)}  # 3 of images, 1 of vectors
 MOST_STEPS = 2**62
-LARGEST_SAMPLE = 2**28  # values
-NEW = ("steps", "book")  # keys of the state of a new learner
+LARGEST_SAMPLE = 2**28  # values in one sample
+NEW = ("steps", "book")  # keys of the state of a learner without steps; `book`: its class index
 OF_THE_TRAINER = ("new", "shape", "dtype", "model", "optimizer", "parts", "generators")
 BEGUN = (*NEW, "finished", *OF_THE_TRAINER)
 
@@ -41,7 +41,8 @@ def class_index_from(state: dict[str, Any], gap: int) -> ClassIndex:
 
 
 def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
-    """Checks the shape and dtype of samples, which decide how large everything is."""
+    """Checks the shape and dtype of samples, on which all sizes depend, and that memories hold
+    samples of this shape."""
     expect_kind(dtype, str, "dtype")
     if dtype not in DTYPES:
         raise CheckpointError(f"dtype is {dtype!r}, not {' or '.join(DTYPES)}")
@@ -60,7 +61,8 @@ def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
 
 
 def expect_head_rows(state: dict[str, Any], trainer: Trainer, classes: int) -> None:
-    """Checks that the head has room for the classes and a capacity to which a head grows."""
+    """Checks that the saved head has room for the classes, and a capacity that doubling reaches. No
+    row behind the classes may be marked as new."""
     expect_kind(state["new"], Tensor, "new")
     capacity = trainer.model.head.capacity
     while capacity < max(classes, state["new"].numel()):
@@ -86,8 +88,8 @@ def expect_fitting_state(state: dict[str, Any], trainer: Trainer, classes: int) 
 
 
 def _expect_moments(saved: Any, trainer: Trainer) -> None:
-    """Checks the optimiser's state against that of a trial step. A parameter without a gradient so
-    far has no state."""
+    """Checks the optimiser's state against that of a trial step. The state of a parameter may be
+    missing, because one without a gradient so far has none."""
     optimizer, trainable = trainer.optimizer, trainer.trainable
     # a trial step makes state of the right shapes; `trainer` is new and is loaded afterwards
     for parameter in trainable:
@@ -100,17 +102,15 @@ def _expect_moments(saved: Any, trainer: Trainer) -> None:
     expect_kind(saved, dict, "optimizer")
     for position, moments in saved.items():
         if position not in wanted:
-            raise CheckpointError(
-                f"optimizer has {position!r}, which no parameter of this network has"
-            )
+            raise CheckpointError(f"optimizer has {position!r}, which this learner does not use")
         expect_kind(moments, dict, f"optimizer.{position}")
         if moments:
             expect_alike(moments, wanted[position], f"optimizer.{position}")
 
 
 def _expect_generator(saved: Any, rng: torch.Generator, name: str) -> None:
-    """Checks a generator. The state of one of another kind of device is not used, so not
-    checked."""
+    """Checks a generator's entry. Its state is not checked if it is from another kind of device,
+    because it is not used then."""
     expect_keys(saved, ("device", "state"), name)
     expect_kind(saved["device"], str, f"{name}.device")
     if saved["device"] == rng.device.type:

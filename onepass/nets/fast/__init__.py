@@ -5,7 +5,8 @@ A reader of the networks may skip this folder and read each name as its plain co
 
     Conv                                     a convolution
     Norm                                     relu(batch norm(x) + plus)
-    SideStream                               calls a function
+    SideStream().start(f, *tensors)          f()
+    compile_kernels(net)                     nothing
     in_parallel(x, f, g)                     (f(x), g(x))
     forward_in_bf16(net, x)                  net(x)
     view_and_forward_in_bf16(net, x, view)   (view(x), net(view(x)))

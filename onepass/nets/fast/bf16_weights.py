@@ -18,6 +18,8 @@ from onepass.nets.fast.vmap import in_vmap
 
 
 class _CastToBF16(torch.autograd.Function):
+    """Casts fp32 weights to bfloat16, and their gradients back to fp32."""
+
     @staticmethod
     def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
         return tuple(_cast(weights, torch.bfloat16))
@@ -34,8 +36,8 @@ def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
 
 
 def weights_in_bf16(net: nn.Module) -> dict[str, Tensor]:
-    """Returns the weights that autocast would cast, matrices and filters in fp32, in bfloat16 by
-    name. Gradients flow back to the weights themselves."""
+    """Returns bfloat16 copies, by name, of the weights that autocast would cast: the fp32 ones with
+    two dimensions or more. Gradients flow back to the weights themselves."""
     weights = {
         name: weight
         for name, weight in net.named_parameters()

@@ -3,7 +3,7 @@
 In the backward pass each layer waits for the gradient of the next layer's input. Only the optimiser
 waits for gradients of weights. A captured step computes those on their own stream, which makes a
 ResNet18's step 3 % faster. Autograd runs a node's backward on the stream of its forward, so the
-gradient of the weights needs its own node, `_Weights`. That node does nothing in the forward pass.
+gradient of the weights needs its own node, `_Weights`. The node does nothing in the forward pass.
 Its output is never read: it ties the node to the convolution, and its gradient is dy.
 
     y = x * w,    dx = dy * w^T,    dw = x^T * dy
@@ -22,7 +22,8 @@ from onepass.nets.fast.parallel import is_capturing, stream_for
 
 
 class Conv(nn.Conv2d):
-    """A convolution of odd size, without bias, padded to cover the whole image."""
+    """A convolution with a filter of odd size and no bias, padded by half the size: with stride 1
+    the output is as large as the image."""
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1) -> None:
         super().__init__(inputs, outputs, size, stride, padding=size // 2, bias=False)
@@ -33,6 +34,7 @@ class Conv(nn.Conv2d):
         return super().forward(x)
 
     def _forward_with_side_stream(self, x: Tensor) -> Tensor:
+        # stride and padding, the same in both directions
         how = (self.stride[0], self.kernel_size[0] // 2)
         main, side = torch.cuda.current_stream(x.device), stream_for("weights", x.device)
         side.wait_stream(main)
@@ -77,7 +79,7 @@ class _Weights(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, dy: Tensor, wanted: list[bool]) -> list[Tensor | None]:
-    """Returns the wanted gradients of images, weights and bias."""
+    """Returns the gradients of images, weights and bias: None for each that is not wanted."""
     x, weight = ctx.saved_tensors
     strides, paddings = ([value, value] for value in ctx.how)
     return torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]

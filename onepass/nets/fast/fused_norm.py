@@ -35,7 +35,7 @@ kernel = triton.jit(do_not_specialize=["pixels", "share", "parts"])
 
 @triton.jit
 def _tile(start, end, channels, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Returns the offsets of a program's next pixels, and a mask of those that exist."""
+    """Returns the offsets of a program's next values, and a mask of those that exist."""
     pixel = start + tl.arange(0, PIXELS)[:, None]
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     return pixel.to(tl.int64) * channels + channel, (pixel < end) & (channel < channels)
@@ -74,6 +74,8 @@ def _load_partials(written, channels, parts, MOST: tl.constexpr, CHANNELS: tl.co
     return tl.load(written + part * channels + channel, (part < parts) & (channel < channels), 0.0)
 
 
+# The first lines combine the partial moments of all programs: the squares about each program's own
+# mean, plus the squared distance of that mean from the total mean.
 @kernel
 def _normalise(
     x, plus, y, weight, bias, means, squares, mean_of, scale_of, running_mean, running_var,
@@ -144,6 +146,7 @@ def _partial_gradient_sums(
     tl.store(products + part, tl.sum(with_h, 0), channel < channels)
 
 
+# Combines the partial sums into db and dw, and writes dx and dplus.
 @kernel
 def _gradients(
     dy, x, y, dx, dplus, weight, dweight, dbias, mean_of, scale_of, sums, products,
@@ -174,7 +177,8 @@ def _gradients(
 
 
 class _Layout:
-    """The grid of programs for a batch: how many share the pixels, and how many pixels each has."""
+    """The grid of programs for a batch: `parts` programs divide the pixels of a block of channels,
+    `share` pixels each."""
 
     def __init__(self, x: Tensor) -> None:
         self.channels = x.shape[1]

@@ -15,7 +15,7 @@ from onepass.nets.fast.vmap import in_vmap
 
 
 class Norm(nn.BatchNorm2d):
-    """A BatchNorm2d that computes relu(norm(x) + plus), with both extras optional.
+    """A BatchNorm2d that computes relu(norm(x) + plus). The addition and the ReLU are optional.
 
     On a GPU in bfloat16 it uses Triton kernels if Triton works, which makes a ResNet18's step a
     fifth faster. It does not count batches, which only a cumulative average needs: counting would
@@ -52,7 +52,8 @@ class Norm(nn.BatchNorm2d):
     def _load_from_state_dict(
         self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *more: Any
     ) -> None:
-        """Loads a state. Sets the version, since torch would otherwise add the count of batches."""
+        """Loads a state. Gives it the current version, because torch would otherwise add a count of
+        batches to the state of an old one."""
         super()._load_from_state_dict(state, prefix, {**metadata, "version": self._version}, *more)
 
     def reset_running_stats(self) -> None:
@@ -72,8 +73,8 @@ def _fusable(x: Tensor) -> bool:
 
 
 def compile_kernels(net: nn.Module) -> None:
-    """Compiles the kernels for the network's norms, so that the first step is not slow. The first
-    time on a machine takes some seconds."""
+    """Compiles the Triton kernels if the network has a `Norm` on a GPU, so that the first step is
+    not slow. The first time on a machine takes some seconds."""
     for norm in (module for module in net.modules() if isinstance(module, Norm)):
         if norm.weight.is_cuda:
             _triton_works(norm.weight.device)
@@ -81,8 +82,8 @@ def compile_kernels(net: nn.Module) -> None:
 
 @lru_cache
 def _triton_works(device: torch.device) -> bool:
-    """Returns whether a Triton kernel runs here. It also needs a C compiler, Python's headers and a
-    recent GPU."""
+    """Returns whether the Triton kernels run here. They need Triton, a C compiler, Python's headers
+    and a recent GPU. Warns if Triton is installed but fails."""
     if not find_spec("triton"):
         return False
     x = torch.zeros(2, 16, 1, 1, dtype=torch.bfloat16, device=device, requires_grad=True)

@@ -21,14 +21,14 @@ Second = TypeVar("Second")
 
 def is_capturing(x: Tensor) -> bool:
     """Returns whether operations on this tensor are being captured as a CUDA graph."""
-    return not in_vmap(x) and x.is_cuda and torch.cuda.is_current_stream_capturing()
+    return x.is_cuda and not in_vmap(x) and torch.cuda.is_current_stream_capturing()
 
 
 def in_parallel(
     x: Tensor, side: Callable[[Tensor], First], main: Callable[[Tensor], Second]
 ) -> tuple[First, Second]:
-    """side(x) and main(x), and later their gradients, at the same time in a captured step,
-    otherwise one after the other."""
+    """Returns side(x) and main(x). In a captured step they run at the same time, and so do their
+    gradients later; otherwise one runs after the other."""
     if not is_capturing(x):
         return side(x), main(x)
     current, branch = torch.cuda.current_stream(x.device), stream_for("branch", x.device)
@@ -46,5 +46,5 @@ def in_parallel(
 
 @lru_cache
 def stream_for(purpose: str, device: torch.device) -> torch.cuda.Stream:
-    """Returns the stream of this name, which is made once per device."""
+    """Returns the CUDA stream for a purpose: always the same one on a device."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -15,14 +15,14 @@ from onepass.nets.fast.parallel import is_capturing, stream_for
 
 
 class SideStream:
-    """A CUDA stream that runs pieces of work in order, until `wait`."""
+    """A CUDA stream that runs pieces of work in order, beside the main stream."""
 
     def __init__(self) -> None:
         self._used: list[Tensor] = []
 
     def start(self, work: Callable[[], None], *used: Tensor) -> None:
-        """Runs the work, which reads the tensors `used`: on the side stream if a step is
-        captured."""
+        """Runs the work, which reads the tensors `used`. In a captured step it runs on the side
+        stream, otherwise immediately."""
         if not is_capturing(used[0]):
             work()
             return
@@ -33,12 +33,13 @@ class SideStream:
         self._used += used  # keeps their GPU memory from being reused before the work is done
 
     def wait(self) -> None:
-        """Makes the main stream wait until all work is done."""
+        """Makes the main stream wait until all work is done. The host does not wait."""
         if self._used:
             device = self._used[0].device
             torch.cuda.current_stream(device).wait_stream(stream_for("side", device))
         self.drop()
 
     def drop(self) -> None:
-        """Drops all work without waiting, because the step has ended or failed."""
+        """Releases the tensors that the work reads, without waiting for it. It is called when a
+        step has ended or failed."""
         self._used = []

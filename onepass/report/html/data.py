@@ -1,7 +1,9 @@
-"""The data of a report's page, fit for JSON: a summary, the rows of the table, and every run.
+"""Collects the data of a report's page, fit for JSON: its sources, the rows of the table, and every
+run.
 
 The page must open in seconds, however many runs there are. So curves are thinned out, measurements
-are averaged over the seeds of a row, and with many rows the large maps are dropped.
+are averaged over the seeds of a row, and with many rows the large maps are dropped. A *map* is a
+list of lists of numbers, for example the accuracy of each class after each task.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from onepass.runs.result import Result
 from onepass.runs.variant import Variant, shared
 from onepass.version import __version__
 
-NUMBERS = 400_000  # in all maps of one of the four kinds, together: ten megabytes at most
+# A row has four maps: by task, by class, confusion and balance. The maps of all rows together may
+# have this many numbers of each: ten megabytes at most.
+NUMBERS = 400_000
 MOST_POINTS = 120  # of a curve
-FEWEST_POINTS = 12
+FEWEST_POINTS = 12  # of a curve, however many rows there are
 LONGEST_COMMAND = 2000  # characters
 # Options of a run that make two accuracies incomparable: what is learned, and what is tested.
 PROTOCOL = (
@@ -34,14 +38,15 @@ Map = list[list[float | None]]
 
 
 def page_data(*paths: Path, where: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns all data of the page. Its texts are plain and of bounded length."""
+    """Returns all data of the page, about the runs in `paths` that meet every condition of `where`.
+    The texts have no control characters and a bounded length."""
     runs, passed_over = read_runs(*paths, where=where)
     by_path = {run.found.where: run for run in runs}
     groups = group_by_row(finished_results(runs))
     room = NUMBERS // max(1, len(groups))
     row_of = {result.out: row for row, group in enumerate(groups) for result in group}
     common = shared([group[0].variant for group in groups])
-    # a finished run without a row is a copy of another one, which has the row
+    # A finished run without a row is a copy of another run, which is in a row.
     distinct = [run for run in runs if run.result is None or run.found.where in row_of]
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -86,13 +91,15 @@ def _row(
 
 
 def _spread(values: Iterable[float | None]) -> list[float | None] | None:
-    """Returns the mean and the sample standard deviation."""
+    """Returns the mean and the sample standard deviation (None for a single value); None if no
+    value is known."""
     spread = Spread.over(values)
     return None if spread is None else [spread.mean, spread.deviation]
 
 
 def _images_trained(result: Result) -> float | None:
-    """Returns the forward and backward passes of a run, in images; None for an older result."""
+    """Returns how many images a run sent forward and backward through the network; None for an
+    older result, which did not count them."""
     if not (result.batch and result.steps and result.trained_per_sample):
         return None
     beside = sum(count.get("trained", 0) for count in result.images_beside_steps.values())
@@ -100,7 +107,8 @@ def _images_trained(result: Result) -> float | None:
 
 
 def _curve(runs: list[list[Point]], room: int) -> dict[str, Any] | None:
-    """Returns the accuracy on the classes seen so far, at the steps where all seeds have one."""
+    """Returns the accuracy on the classes seen so far, at the steps that all runs have: means,
+    deviations, and the ends of tasks. None if there is no common step."""
     by_step: dict[int, list[float]] = {}
     for point in (point for points in runs for point in points):
         by_step.setdefault(point.step, []).append(point.accuracy)
@@ -151,13 +159,14 @@ def _class_map(runs: Sequence[RecordedRun], room: int) -> dict[str, Any] | None:
 
 
 def _task_of_class(runs: Sequence[RecordedRun]) -> dict[int, int]:
-    """Returns the task in which each class comes, or nothing if it differs between seeds."""
+    """Returns the task in which each class comes; empty if it differs between seeds."""
     same = all(run.tasks == runs[0].tasks for run in runs)
     tasks = runs[0].tasks if same else []
     return {label: task for task, group in enumerate(tasks) for label in group}
 
 
 def _by_class(points: Sequence[Point]) -> Map:
+    """Returns the accuracy of each class (rows) at the end of each task (columns)."""
     ends = [point for point in points if point.boundary]
     return [
         [100 * p.correct[label] / p.total[label] if p.total[label] else None for p in ends]
@@ -171,7 +180,8 @@ def _confusion(
     """Returns how often classes of one task are taken for those of another, in percent.
 
     `end`, after the last task: the true task (rows) against the predicted task (columns).
-    `over_time`, after each task: old classes taken for new ones, and new for old.
+    `over_time`, after each task: old classes taken for new ones, and new for old. None without the
+    map of the end.
     """
     end = _mean_map([_percentages(result.task_confusion) for result in group], room)
     if end is None:
@@ -206,7 +216,8 @@ def _mistaken(point: Point) -> list[float | None]:
 def _balance(runs: Sequence[RecordedRun], room: int) -> dict[str, Any] | None:
     """Returns PN of each task's classes after each task, and A-PN of each class at the end.
 
-    PN is the ratio of the positive to the negative gradients on the classes' logits.
+    PN is the ratio of the positive to the negative gradients on the classes' logits in a task, and
+    A-PN the ratio over all tasks. None if no run had the probe.
     """
     recorded = [run.balance for run in runs if run.balance]
     over_time = [[_rates(line.get("pn_of_tasks")) for line in lines] for lines in recorded]
@@ -232,13 +243,15 @@ def _balance(runs: Sequence[RecordedRun], room: int) -> dict[str, Any] | None:
 
 
 def _rates(values: Any) -> list[float | None]:
-    """Returns a list of numbers. A damaged file may hold other values, which become None."""
+    """Returns a list of numbers and None. A damaged file may hold other values: those in a list
+    become None, and anything else becomes an empty list."""
     known = values if isinstance(values, list) else []
     return [value if isinstance(value, int | float) else None for value in known]
 
 
 def _in_order(labels: set[str], task_of: dict[int, int]) -> list[str]:
-    """Returns the labels task by task, and within a task numbers by their size before words."""
+    """Returns the labels task by task. Within a task, numbers in ascending order come before
+    words."""
     tasks = {str(label): task for label, task in task_of.items()}
 
     def order(label: str) -> tuple[int, bool, int, str]:
@@ -252,6 +265,7 @@ def _in_order(labels: set[str], task_of: dict[int, int]) -> list[str]:
 
 
 def _run(run: RecordedRun, row: int | None) -> dict[str, Any]:
+    """Returns what the page shows of one run; `row` is the index of its row, if it has one."""
     found, result = run.found, run.result
     known = {**vars(result), "variant": str(result.variant)} if result else found.values
     versions = {name: found.description.get(name) for name in ("onepass", "torch", "started")}
@@ -298,7 +312,7 @@ def _number(value: Any) -> float | None:
 
 
 def _short(value: float) -> float:
-    """Rounds to four significant digits, enough for a picture."""
+    """Returns the value with four significant digits, which suffice for a picture."""
     return float(f"{value:.4g}")
 
 
@@ -308,9 +322,10 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _mean_map(maps: Sequence[Map], room: int) -> Map | None:
-    """Returns the mean of each cell, over the maps of the same shape as the first non-empty one.
+    """Returns the mean of each cell over the maps with the shape of the first map that is not
+    empty.
 
-    None if all are empty, or if that one has more than `room` cells.
+    None if all maps are empty, or if that first one has more than `room` cells.
     """
     shaped = [(cells, list(map(len, cells))) for cells in maps if any(cells)]
     if not shaped or sum(shaped[0][1]) > room:

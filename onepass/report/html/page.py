@@ -24,7 +24,8 @@ ESCAPED = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u202
 
 
 def write_report(paths: list[Path], output: Path, where: Sequence[str] = ()) -> dict[str, Any]:
-    """Writes a report on the runs that meet every condition of `where`, and returns its data."""
+    """Writes a report about the runs in `paths` that meet every condition of `where`, and returns
+    its data. Raises an InputError unless `output` ends in .html or .htm."""
     expect_suffix(output, "a report", ".html", ".htm")
     data = page_data(*paths, where=where)
     write_output(output, render_page(data).encode())
@@ -54,7 +55,7 @@ def render_page(data: dict[str, Any]) -> str:
 
 
 def embed_json(content: object) -> str:
-    r"""Returns JSON that is safe inside an HTML element.
+    r"""Returns JSON that is safe inside an HTML element: no text in it can end the element.
 
     >>> embed_json({"name": "</script>"})
     '{"name":"\\u003c/script\\u003e"}'

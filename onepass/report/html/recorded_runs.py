@@ -24,7 +24,7 @@ BALANCE = "balance"
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run, its result if it has finished, and what else its folder holds."""
+    """A run, its result if it has finished, and the points and probe lines of its folder."""
 
     found: FoundRun
     result: Result | None
@@ -36,7 +36,8 @@ class RecordedRun:
 
     @property
     def points(self) -> list[Point]:
-        """All evaluation points of a finished run, or none."""
+        """All evaluation points of a finished run. Empty if the run has not finished, if it is
+        known only by a line, or if its events.jsonl is damaged or incomplete."""
         return self._points[0]
 
     @property
@@ -51,7 +52,7 @@ class RecordedRun:
 
     @property
     def tasks(self) -> list[list[int]]:
-        """The class numbers of each task, or nothing if the folder does not record them."""
+        """The class numbers of each task; empty if the folder does not record them."""
         stream = self.found.description.get("stream")
         groups = stream.get("classes") if isinstance(stream, dict) else None
         if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
@@ -82,7 +83,8 @@ class RecordedRun:
 
 
 def read_runs(*paths: Path, where: Sequence[str] = ()) -> tuple[list[RecordedRun], dict[Path, int]]:
-    """Returns all runs that meet every condition, and how many foreign lines each file has.
+    """Returns all runs that meet every condition, and how many foreign lines each file has. Raises
+    a RunError if no run does.
 
     Run folders come before lines of results files, because they hold more. Foreign lines are those
     of searches and benchmarks.
@@ -96,6 +98,7 @@ def read_runs(*paths: Path, where: Sequence[str] = ()) -> tuple[list[RecordedRun
 
 
 def _recorded(run: FoundRun) -> RecordedRun:
+    """Returns the run with its result. If the result cannot be read, the run is marked damaged."""
     if run.state != "finished":
         return RecordedRun(run, None)
     try:

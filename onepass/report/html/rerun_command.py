@@ -1,4 +1,4 @@
-"""The command that runs a recorded run again."""
+"""Builds the command that repeats a recorded run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OPTIONS = {field.name for field in fields(Job)} - NOT_IN_VARIANT
 
 
 def rerun_command(run: Mapping[str, Any]) -> str:
-    """Returns the command, from the fields of a result or a run.json.
+    """Returns the command that repeats the run, from the fields of a result or a run.json.
 
-    `--data-root` and a table's `--test` are missing: they belong to one machine and are not
-    recorded.
+    The command has no `--data-root` and no `--test` file: these paths belong to one machine and
+    are not recorded.
 
     >>> rerun_command({"method": "er", "dataset": "digits", "memory": 100, "seed": 2,
     ...                "device": "cpu", "variant": "tuned lr=3e-4 every=10 prequential=True"})
@@ -39,6 +39,7 @@ def rerun_command(run: Mapping[str, Any]) -> str:
 
 
 def _options(variant: Variant) -> Iterator[str]:
+    """Yields the words of the command line that choose the variant."""
     for name, value in variant.items():
         option = f"--{name.replace('_', '-')}"
         if name == PRESET:

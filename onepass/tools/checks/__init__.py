@@ -1,7 +1,7 @@
-"""The contract of a method, as check functions.
+"""The contract that every method keeps, as check functions: exact resume, bounded memory, ...
 
 Our tests run every check on every registered method. `check_method` runs them on your own. Modules
-here may import what `tools` may.
+here may import whatever `onepass.tools` may.
 
 >>> from onepass.tools.checks import check_method
 >>> import onepass

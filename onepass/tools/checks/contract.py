@@ -37,9 +37,11 @@ class Outcome:
 
 
 def exemptions(method: type[Learner], only: Iterable[str] = ()) -> dict[str, str]:
-    """Returns the checks that a method is exempt from, with the reasons.
+    """Returns the checks that a method is exempt from, with the reasons; only those in `only`, if
+    it has any names.
 
-    On a machine without a GPU these include the checks that need one.
+    On a machine without a GPU these include the checks that need one. Raises UnknownNameError if
+    the method's traits or `only` name a check that does not exist.
     """
     for name in method.traits.exempt:
         if name not in CHECKS:
@@ -54,7 +56,7 @@ def exemptions(method: type[Learner], only: Iterable[str] = ()) -> dict[str, str
 def check_method(method: type[Learner], device: str = "cpu", only: Iterable[str] = ()) -> Outcome:
     """Runs every check that applies, or only those in `only`, and returns the outcome of each.
 
-    `device` is where learners are made; some checks choose their own.
+    Learners are made on `device`, except in checks that need another one.
     """
     only = list(only)
     outcome = Outcome(exempt=exemptions(method, only))
@@ -69,7 +71,7 @@ def check_method(method: type[Learner], device: str = "cpu", only: Iterable[str]
 def run_checks(
     method: type[Learner], device: str = "cpu", only: Iterable[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Runs the checks that apply; yields the name of each and its failure, empty if it passed."""
+    """Runs the checks that apply; yields the name of each and its failure ("" if it passed)."""
     exempt = exemptions(method)
     for name in names.select_names(only, CHECKS):
         if name in exempt:

@@ -76,7 +76,7 @@ def an_average_may_teach(method: Method) -> None:
         method, engine="eager", mirror=True, **self_distillation_settings(method)
     )
     teach(learner, stream, last=2)
-    teach(learner, stream, first=20, last=22)
+    teach(learner, stream, first=20, last=22)  # the first two batches of the second task
     known = len(learner.classes)
     expect_that(
         known > 16, "a head that grows beyond 16 classes", f"{known} classes", "classes make_head"
@@ -140,7 +140,8 @@ def the_memory_holds_raw_samples(method: Method) -> None:
 def a_learner_is_freed_at_once(method: Method) -> None:
     """Network, memory and CUDA graph are freed with the last reference to the learner.
 
-    Garbage collection might free them too late on a GPU.
+    The check watches the network. It switches garbage collection off, which might free cycles of
+    references too late on a GPU.
     """
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=12)
@@ -158,7 +159,7 @@ def a_learner_is_freed_at_once(method: Method) -> None:
 
 
 def modes_are_restored(method: Method) -> None:
-    """A step leaves the training mode and `requires_grad` of the network as they were."""
+    """A step and a prediction leave training mode and `requires_grad` of the network unchanged."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=12)
 
@@ -169,7 +170,7 @@ def modes_are_restored(method: Method) -> None:
     before = flags()
     teach(learner, stream, first=12, last=13)
     learner.predict(unseen_samples(stream))
-    wanted = "modes and requires_grad as they were before a step"
+    wanted = "modes and requires_grad to be as before the step and the prediction"
     expect_that(flags() == before, wanted, "that one has changed")
 
 
@@ -185,6 +186,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
         x, y = stream.batch(stop)
         rows = learner._assign_rows(y.tolist())
         mode = FakeTensorMode()
+        # deepcopy cannot copy generators: its memo gives it these clones instead
         clones = {id(rng): rng.clone_state() for rng in learner.trainer.rngs.values()}
         with FakeCopyMode(mode):
             fake = copy.deepcopy(learner, clones)
@@ -245,7 +247,7 @@ def the_step_never_waits(method: Method) -> None:
 
 
 def the_file_explains_itself(method: Method) -> None:
-    """The module's docstring has Departures and Cost, and the class's has an example."""
+    """The module's docstring has the words Departures and Cost, and the class's has an example."""
     module = sys.modules[method.__module__].__doc__ or ""
     for word in ("Departures", "Cost"):
         wanted = f"{word!r} in the docstring of the module {method.__module__}"

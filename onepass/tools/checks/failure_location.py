@@ -20,7 +20,7 @@ def locate_failure(failure: BaseException, method: type, at: str = "") -> str:
     """
     own = _modules_of_method(method)
     for problem in _causes(failure):
-        lines = [
+        lines = [  # a file name that starts with "<" is generated code, as of a dataclass
             (frame.f_code.co_filename, number, frame.f_code.co_qualname)
             for frame, number in walk_tb(problem.__traceback__)
             if frame.f_globals.get("__name__") in own and frame.f_code.co_filename[:1] != "<"
@@ -51,6 +51,10 @@ def _causes(failure: BaseException | None) -> Iterator[BaseException]:
 
 
 def _locate_definition(method: type, names: list[str], own: set[str]) -> str:
+    """Returns the location of the first of these functions that `own` modules define.
+
+    If there is none, it is the location of the class.
+    """
     for name in names:
         found = inspect.getattr_static(method, name, None)
         found = getattr(found, "fget", None) or getattr(found, "__func__", None) or found

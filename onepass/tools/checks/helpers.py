@@ -63,7 +63,10 @@ def make_learner(method: Method, **settings: Any) -> Learner:
 
 
 def make_wide_learner(method: Method, **settings: Any) -> Learner:
-    """Returns the same learner with the method's default network, for checks of accuracy."""
+    """Returns a learner like `make_learner`, but with the method's usual network.
+
+    Checks of accuracy need it.
+    """
     small: dict[str, Any] = {"device": device_of_checks.get(), **method.traits.quick}
     if "memory" in setting_names(method):
         small["memory"] = 80
@@ -127,7 +130,7 @@ class ExpectationError(AssertionError):
 
 
 def expect_that(holds: bool, wanted: str, found: object, at: str = "step") -> None:
-    """Raises ExpectationError if a condition does not hold."""
+    """Raises ExpectationError with these words if a condition does not hold."""
     if not holds:
         raise ExpectationError(wanted, found, at)
 

@@ -62,6 +62,7 @@ def the_memory_may_take_the_batch_at_once(method: Method) -> None:
     for at_once in (False, True):
         learner = teach(make_learner(method), stream, last=10)
         if at_once and learner.traits.capturable:
+            # stores the batch where a captured step begins to store it, but on the same stream
             learner.trainer._store_on_side_stream = learner.trainer.finish  # type: ignore[method-assign]
         ends.append(state_fingerprints(teach(learner, stream, first=10, last=20)))
         vars(learner.trainer).pop("_store_on_side_stream", None)
@@ -94,7 +95,8 @@ def a_saved_learner_goes_on_exactly(method: Method) -> None:
 
     This also holds with a network that has BatchNorm statistics.
     """
-    grown = small_stream(classes=20, per_class=20)  # beyond the head's first capacity from 32 on
+    # from batch 32 on it has more classes than the 16 rows that the head begins with
+    grown = small_stream(classes=20, per_class=20)
     _expect_exact_resume(method, grown, stops=(1, 13, 34), more=5)
     small = ResNet18(width=2)
     _expect_exact_resume(method, small_stream(shape=(3, 9, 9)), stops=(10,), more=2, net=small)
@@ -103,7 +105,10 @@ def a_saved_learner_goes_on_exactly(method: Method) -> None:
 def _expect_exact_resume(
     method: Method, stream: Stream, stops: tuple[int, ...], more: int, **settings: Any
 ) -> None:
-    """Stops one of two learners at each step of `stops`; compares both after `more` more steps."""
+    """Saves and opens one of two learners at each step of `stops`.
+
+    The two are compared `more` steps after each.
+    """
     unstopped, stopped = make_learner(method, **settings), make_learner(method, **settings)
     for stop in stops:
         teach(stopped, stream, first=stopped.steps, last=stop)
