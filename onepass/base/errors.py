@@ -35,7 +35,7 @@ class UnknownNameError(OnepassError, LookupError):
 
 
 class NotFittedError(OnepassError, ValueError, AttributeError):
-    """A learner has seen no batch yet, so it cannot predict, and its network does not exist."""
+    """A learner cannot predict, or be inspected, because it has learned from no batch yet."""
 
 
 class DataError(OnepassError):

@@ -110,7 +110,7 @@ def _widest_cell(cells: Sequence[str]) -> int:
 
 
 def _narrowest_column(column: Column) -> int:
-    """Returns the width below which a number, or a word of at most SHORT characters, is cut."""
+    """Returns the least width that cuts no number, and no word of at most SHORT characters."""
     wrapped, unwrapped = (column[:1], column[1:]) if _is_numeric(column) else (column, [])
     return max(min(SHORT, _widest_cell(" ".join(wrapped).split())), _widest_cell(unwrapped))
 

@@ -12,7 +12,7 @@ from onepass.data.catalogue import CatalogueEntry
 from onepass.data.files import Undecoded
 
 
-class Reader(NamedTuple):
+class FileForm(NamedTuple):
     """A form in which the files of a dataset come: its name for users, the function that returns
     whether a path holds files of this form, and the function that reads them."""
 
@@ -25,16 +25,16 @@ class Source(NamedTuple):
     """A path below the data root, and the reader of the files there."""
 
     path: Path
-    reader: Reader
+    reader: FileForm
 
 
-def _cifar(name: str) -> tuple[Reader, Reader]:
+def _cifar(name: str) -> tuple[FileForm, FileForm]:
     present, read = partial(cifar.has_cifar_files, name=name), partial(cifar.read_cifar, name=name)
-    return Reader("python batches", present, read), _class_folders(channels=3)
+    return FileForm("python batches", present, read), _class_folders(channels=3)
 
 
-def _class_folders(channels: int) -> Reader:
-    return Reader(
+def _class_folders(channels: int) -> FileForm:
+    return FileForm(
         "class folders",
         folders.has_class_folders,
         partial(folders.read_class_folders, channels=channels),
@@ -42,11 +42,13 @@ def _class_folders(channels: int) -> Reader:
 
 
 READERS = {  # in the order in which they are tried
-    "mnist": (Reader("idx files", idx.has_idx_files, idx.read_idx), _class_folders(channels=1)),
+    "mnist": (FileForm("idx files", idx.has_idx_files, idx.read_idx), _class_folders(channels=1)),
     "cifar10": _cifar("cifar10"),
     "cifar100": _cifar("cifar100"),
     "tiny-imagenet": (
-        Reader("as distributed", tiny_imagenet.has_tiny_imagenet, tiny_imagenet.read_tiny_imagenet),
+        FileForm(
+            "as distributed", tiny_imagenet.has_tiny_imagenet, tiny_imagenet.read_tiny_imagenet
+        ),
     ),
 }
 

@@ -23,7 +23,7 @@ from onepass.gsa_paper.rates import GradientRates, as_number, mean_of_finite, re
 from onepass.runs.result import Result
 
 # Our reading of the paper's words
-BALANCED = 0.1  # a rate is balanced if it is nearer than this to -1
+BALANCED = 0.1  # a rate is balanced if it is nearer than this to -1, where pushes cancel
 NEARLY_ALL = 0.9  # a share is "all" if it is larger
 MUCH_HIGHER = 1.5  # a ratio is "much higher" if it is larger
 NO_CORRELATION = 0.1  # a rank correlation nearer to 0 is none

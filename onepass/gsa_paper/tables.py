@@ -86,8 +86,8 @@ class Cells:
         return f"{spread} ({spread.n})" if spread else MISSING
 
     def numbers(self, key: Key, dataset: str, memory: int) -> list[str]:
-        """Returns mean, deviation, number of seeds and precision as four texts for programs; empty
-        ones without a run."""
+        """Returns mean, deviation, number of seeds and numerical precision (fp32, bf16) as four
+        texts for programs; empty ones without a run."""
         row, spread = self.get(key, dataset, memory), self.spread(key, dataset, memory)
         if row is None or spread is None:
             return [""] * 4

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from onepass.base.parts import StatefulPart
 from onepass.nets import Classifier, Head, tied_batch_norm_copy
-from onepass.nets.norms import NormLayer
+from onepass.nets.batch_norm_modes import NormLayer
 from onepass.nets.optimisers import pad_rows
 
 if TYPE_CHECKING:

@@ -107,7 +107,7 @@ def fit_correction(logits: Tensor, y: Tensor, new: Tensor, decay: float) -> tupl
     return a, b
 
 
-class LogitCorrection(StatefulPart):
+class CorrectionFactors(StatefulPart):
     """The factor a and the shift b of each class's logit, (C) each. `factor` and `shift` are fitted
     at the end of the running task. `taught_factor` and `taught_shift` are those of the previous
     network."""
@@ -142,7 +142,7 @@ class BiasCorrected(nn.Module):
     factor: Tensor
     shift: Tensor
 
-    def __init__(self, net: Classifier, correction: LogitCorrection) -> None:
+    def __init__(self, net: Classifier, correction: CorrectionFactors) -> None:
         super().__init__()
         self.net = net
         self.register_buffer("factor", correction.factor.clone())
@@ -190,7 +190,7 @@ class BiC(Replay):
     store: FilteredReservoir = field(init=False)
     held_out: HeldOutSet = field(init=False)
     previous: PreviousNetwork = field(init=False)
-    correction: LogitCorrection = field(init=False)
+    correction: CorrectionFactors = field(init=False)
     _held: Tensor = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -225,7 +225,7 @@ class BiC(Replay):
         slots = self.memory - self.store.capacity
         self.held_out = HeldOutSet(slots, shape, dtype, self.trainer.rngs["draws"])
         self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
-        self.correction = LogitCorrection(len(self.seen), self.trainer.torch_device)
+        self.correction = CorrectionFactors(len(self.seen), self.trainer.torch_device)
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator

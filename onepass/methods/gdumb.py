@@ -66,7 +66,7 @@ from onepass.learning.trainer import Trainer
 from onepass.learning.traits import Traits
 from onepass.memory import BalancedMemory
 from onepass.nets import Head
-from onepass.nets.norms import NormLayer
+from onepass.nets.batch_norm_modes import NormLayer
 from onepass.nets.optimisers import MOMENTUM, OptimiserKind
 
 LARGEST_GRADIENT = 10.0  # the norm at which gradients are clipped

@@ -230,7 +230,7 @@ class GSA(WithMemory):
     def paper_objective(self, stream: Samples) -> Objective:
         """Returns T1, T2 and T3 of a stream batch X^new, and the outputs of X^new and X^mix."""
         mix = self.store.mixed(stream)  # X^mix                              (m)
-        stream_out, mix_out = self.forward(stream, mix)  # logits  (b, C) (m, C)
+        stream_out, mix_out = self.forward(stream, mix)  # logits (b, C), (m, C)
         measured = self.outputs_for_rates(stream_out, mix_out)
         self.balance.update(measured, self.seen)  # eq. (5), eq. (6)
         w, log_v = self.rates()  # eq. (13)                              (C) (C)

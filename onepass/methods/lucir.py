@@ -77,7 +77,7 @@ def margin_ranking(cosines: Output, new: Tensor, old: Tensor, margin: float) -> 
     return mean(each, cosines.weight * old[y])
 
 
-class FixedRows(StatefulPart):
+class OldRowFreezer(StatefulPart):
     """Fixes the head's rows of old classes: the optimiser no longer moves them. It also knows the
     rows whose class the current batch has brought (`fresh`)."""
 
@@ -142,7 +142,7 @@ class LUCIR(Replay):
     scale: float = 1.0
 
     previous: PreviousNetwork = field(init=False)
-    rows: FixedRows = field(init=False)
+    rows: OldRowFreezer = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -168,7 +168,7 @@ class LUCIR(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
-        self.rows = FixedRows(self.trainer)
+        self.rows = OldRowFreezer(self.trainer)
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         return ScaledCosineHead(features, FIRST_CAPACITY, rng, self.scale)

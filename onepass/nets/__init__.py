@@ -6,6 +6,11 @@ import it here.
 """
 
 from onepass.nets.backbone import backbone, feature_count, preprocessing
+from onepass.nets.batch_norm_modes import (
+    explain_single_sample,
+    freeze_untrained_norms,
+    has_training_norms,
+)
 from onepass.nets.classifier import Classifier, Precision
 from onepass.nets.fast import SideStream, compile_kernels, in_parallel
 from onepass.nets.head import (
@@ -18,7 +23,6 @@ from onepass.nets.head import (
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import FeatureClassifier, NearestMean
-from onepass.nets.norms import explain_single_sample, freeze_untrained_norms, has_training_norms
 from onepass.nets.per_sample_gradients import Gradients, gradients_per_batch
 from onepass.nets.projection_head import project, projection_head
 from onepass.nets.registry import NETWORKS, Network, network

@@ -59,8 +59,8 @@ class Head(nn.Module):
         self.extend(weight.to(self.weight.device), bias.to(self.weight.device))
 
     def extend(self, weight: Tensor, bias: Tensor) -> None:
-        """Appends rows with these values, which do not train. Weight and bias become new
-        parameters."""
+        """Appends rows with these values. They do not train until `free` is set: `restore` resets
+        them after each optimiser step. Weight and bias become new parameters."""
         self.free = F.pad(self.free, (0, len(bias)))
         self.held_weight = torch.cat([self.held_weight, weight])
         self.held_bias = torch.cat([self.held_bias, bias])

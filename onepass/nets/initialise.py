@@ -96,7 +96,7 @@ def _mark(tensor: Tensor) -> None:
 
 
 def _still_marked(tensor: Tensor) -> bool:
-    if tensor.is_meta or tensor.dtype == torch.bool:  # no rule sets these
+    if tensor.is_meta or tensor.dtype == torch.bool:  # no rule sets these, so they count as unset
         return True
     if tensor.is_floating_point() or tensor.is_complex():
         return bool(tensor.isnan().any())

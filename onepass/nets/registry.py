@@ -92,7 +92,10 @@ def network_from_reference(reference: str) -> Network:
     registered is assumed to take all samples, and its module keeps its constructor's values."""
     make = plugins.import_reference(reference)
     if not callable(make):
-        raise InputError(f"net {reference!r} is not a function from a sample's shape to a module")
+        raise InputError(
+            f"net {reference!r} cannot be called; it must be a function that takes a sample's "
+            "shape and returns a module"
+        )
     for known in NETWORKS.entries.values():
         if known.make is make:
             return known

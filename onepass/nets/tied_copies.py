@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from onepass.nets.norms import NormLayer
+from onepass.nets.batch_norm_modes import NormLayer
 
 Net = TypeVar("Net", bound=nn.Module)
 VALUES = (int, float, bool, str)  # types of plain attributes that `retie` copies

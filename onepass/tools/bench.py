@@ -190,7 +190,8 @@ def _record_step_passes(case: BenchCase) -> list[ForwardPass]:
 def _make_bare_step(
     learner: Learner, case: BenchCase, passes: list[ForwardPass]
 ) -> Callable[[], Step]:
-    """Returns a function that takes one bare step with these forward passes."""
+    """Returns a function that takes one bare step: these forward passes, a cross-entropy, one
+    backward pass and the optimiser."""
     if not any(recorded.graded for recorded in passes):
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"

@@ -166,7 +166,7 @@ def test_no_score_may_come_before_a_class_that_has_test_images(data):
         "bare", data.train_x, data.train_y, data.test_x[held], data.test_y[held], data.class_names
     )
     stream = ClassIncremental(bare, tasks=3, batch=1, seed=1)
-    with pytest.raises(InputError, match=f"at least {came + 1}, not {came}: no class that came"):
+    with pytest.raises(InputError, match=f"at least {came + 1}, not {came}: no class of earlier"):
         list(evaluate(make_learner(memory=20), stream, every=came))
     assert next(iter(evaluate(make_learner(memory=20), stream, every=came + 1))).step == came + 1
 
