@@ -48,7 +48,7 @@ class Predictor:
         devices.expect_working_threads()
         with devices.own_precision():
             scores = self._scores(samples)
-            # blame the samples only if a sample of zeros has valid scores, else the network diverged
+            # blame the samples only if a sample of zeros scores well, else the network diverged
             too_large = not _all_valid(scores) and _all_valid(
                 self._scores(torch.zeros_like(samples[:1]))
             )
