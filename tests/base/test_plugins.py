@@ -59,7 +59,7 @@ def test_a_run_of_a_changed_method_file_is_reused_only_on_demand(
     assert onepass(*asked, "--resume").record == first.record
     with (own_modules / "mymethod.py").open("a") as file:
         file.write("MORE = 1\n")
-    assert "its method's file" in refused(*asked, "--resume")
+    assert "a method's file with the digest" in refused(*asked, "--resume")
     assert onepass(*asked, "--resume", "--anyway").record == first.record
     sweep = tmp_path / "a.toml"
     sweep.write_text(
@@ -108,7 +108,7 @@ def test_a_function_by_reference_makes_the_network_and_draws_by_the_seed(
     ("net", "told"),
     [
         ("mynets:narrow", "has no 'narrow'"),
-        ("mynets:nn", "is not a function"),
+        ("mynets:nn", "cannot be called"),
         ("json:dumps", "str"),
     ],
 )

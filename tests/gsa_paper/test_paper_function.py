@@ -50,7 +50,7 @@ def test_failed_runs_are_reported_and_the_rest_is_there(tmp_path):
         ({"quick": True, "dataset": "mnist"}, "--dataset"),
         ({"dataset": "svhn"}, "'svhn'"),
         ({"quick": True, "seeds": 0}, "seeds must be at least 1"),
-        ({"quick": True, "jobs": 0}, "jobs must be at least 1"),
+        ({"quick": True, "jobs": 0}, "must be at least 1, not 0"),
     ],
 )
 def test_invalid_options_are_refused_before_anything_is_written(options, said, tmp_path):

@@ -212,5 +212,5 @@ def test_a_learner_of_names_is_not_evaluated_on_numbers():
     learner = onepass.Finetune(device="cpu")
     learner.learn(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), ["0", "1"])
     stream = onepass.ClassIncremental(onepass.load("synthetic", shape=(1, 8, 8)), tasks=5)
-    with pytest.raises(onepass.InputError, match="has learned text labels"):
+    with pytest.raises(onepass.InputError, match="this learner has text labels"):
         next(onepass.evaluate(learner, stream, prequential=True))

@@ -508,6 +508,6 @@ def test_a_part_that_would_not_be_saved_is_refused(holder):
             self.teachers = holder([PreviousNetwork(self.trainer)])
 
     learner = made(Hides, memory=5)
-    with pytest.raises(InputError, match="teachers holds a part"):
+    with pytest.raises(InputError, match="teachers holds a PreviousNetwork"):
         learner.learn(*batch([0, 1]))
     assert not learner._prepared

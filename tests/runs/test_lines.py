@@ -144,7 +144,7 @@ def test_no_link_is_followed(result, file, tmp_path):
 
 def test_only_regular_files_are_written_to(result, file):
     os.mkfifo(file)
-    with pytest.raises(WriteError, match="not a file"):
+    with pytest.raises(WriteError, match="not a regular file"):
         lines.append_result(file, result)
 
 

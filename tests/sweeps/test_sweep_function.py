@@ -208,7 +208,7 @@ def test_runs_that_do_not_fit_into_the_time_are_left(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"jobs": 0}, "jobs must be at least 1"),
+        ({"jobs": 0}, "must be at least 1, not 0"),
         ({"jobs": "many"}, "jobs must be"),
         ({"checkpoint": 0}, "checkpoint must be at least 1"),
         ({"checkpoint": "often"}, "checkpoint must be"),

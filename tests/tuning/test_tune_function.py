@@ -101,7 +101,7 @@ def test_a_search_without_a_complete_trial_is_an_error(tmp_path: Path) -> None:
         ({"batch": 0}, "batch must be at least 1"),
         ({"validation": 0}, "never on the test set"),
         ({"objective": "forgetting"}, "objective"),
-        ({"jobs": 0}, "jobs must be at least 1"),
+        ({"jobs": 0}, "must be at least 1, not 0"),
         ({"settings": {"lr": 1}}, "'lr' is searched"),
         ({"space": {"spaec": {}}}, "table of the search"),
         ({"space": {"lr": [1]}}, "table of the search"),
