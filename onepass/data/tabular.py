@@ -127,7 +127,7 @@ def _load_with_pyarrow(path: Path, label: str | None) -> Any:
     try:
         from pyarrow import csv, parquet, string
     except ImportError:
-        raise DataError(f"{path} needs pyarrow: pip install 'onepass[parquet]'") from None
+        raise DataError(f"{path} needs pyarrow: pip install pyarrow") from None
     if path.suffix.lower() != ".csv":
         return parquet.read_table(str(path))
     if label is None:
