@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from onepass.base.errors import InputError, TooLargeError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 SMALLEST_FLOAT = math.ulp(0.0)  # equals 0 only while this thread treats subnormals as 0
+AUTOCAST = ("cpu", "cuda", "mps")
+PROCESS = os.getpid()  # the one that has imported onepass
 LARGE = 10_000  # a setting at least this large is named when RAM or GPU memory runs out
 # torch reports a lack of RAM, and sizes that overflow, in errors of general types with these texts.
 OUT_OF_MEMORY_TEXTS = (
@@ -76,6 +78,43 @@ def selected_gpu(name: str) -> AbstractContextManager[object]:
     import torch
 
     return torch.cuda.device(name) if torch.cuda.is_available() else nullcontext()
+
+
+def own_precision() -> AbstractContextManager[object]:
+    """Keeps the caller's autocast and default dtype out of the body: a learner computes in the
+    precision that its own settings say."""
+    import torch
+
+    casting = [kind for kind in AUTOCAST if torch.is_autocast_enabled(kind)]
+    dtype = torch.get_default_dtype()
+    if not casting and dtype is torch.float32:  # nearly always: a step pays for two questions only
+        return nullcontext()
+    return _in_float32(casting, dtype)
+
+
+@contextmanager
+def _in_float32(casting: list[str], dtype: torch.dtype) -> Iterator[None]:
+    import torch
+
+    with ExitStack() as contexts:
+        for kind in casting:
+            contexts.enter_context(torch.autocast(kind, enabled=False))
+        torch.set_default_dtype(torch.float32)
+        contexts.callback(torch.set_default_dtype, dtype)
+        yield
+
+
+def expect_working_threads() -> None:
+    """Raises an InputError in a process that was forked after onepass was imported, if torch is to
+    use several threads. A fork does not copy threads: where the parent has computed with some, the
+    child would wait for them forever."""
+    import torch
+
+    if os.getpid() != PROCESS and torch.get_num_threads() > 1:
+        raise InputError(
+            "this process was forked, and torch's threads are not copied by a fork: call "
+            "torch.set_num_threads(1) in it first, or start it with multiprocessing's 'spawn'"
+        )
 
 
 @contextmanager

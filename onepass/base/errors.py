@@ -28,7 +28,8 @@ class UnknownNameError(OnepassError, LookupError):
 
     def __init__(self, kind: str, name: str, valid: Iterable[str], more: str = "") -> None:
         names = sorted(valid)
-        near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
+        near = get_close_matches(name[:LONGEST], names, cutoff=0.5)
+        near.sort(key=lambda known: sorted(known) != sorted(name))  # first: letters in wrong order
         hint = f" Did you mean {near[0]!r}?" if near else ""
         known = ", ".join(names) or "none"
         super().__init__(f"unknown {kind} {quoted(name)}.{hint} Valid: {known}.{more}")

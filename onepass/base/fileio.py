@@ -93,20 +93,34 @@ def append_line(path: Path, line: str, *, unless: str = "") -> None:
     Appends nothing if the file contains the text `unless` already. Raises a WriteError if the
     system refuses, or if the last line is not one that onepass wrote.
     """
+    with _growing(path) as (file, end, missing):
+        file.truncate(end)
+        if unless and _contains(file, unless):
+            return
+        try:
+            _write_all(file, f"{missing}{line}\n".encode())
+        except BaseException:
+            file.truncate(end)
+            raise
+
+
+def expect_growable(path: Path) -> None:
+    """Raises a WriteError if `append_line` could add nothing to this file. Makes the file if it is
+    not there yet: to take it away again would lose what another process adds meanwhile."""
+    with _growing(path):
+        pass
+
+
+@contextmanager
+def _growing(path: Path) -> Iterator[tuple[FileIO, int, str]]:
+    """Yields a file of lines, opened and locked; up to where its lines are whole; and what the last
+    of them lacks. Raises whatever the system refuses as a WriteError."""
     try:
         with os.fdopen(_open_descriptor(path, os.O_RDWR | os.O_APPEND), "rb+", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file")
             with _file_lock(file.fileno(), path, wait=True):
-                end, missing = _end_of_whole_lines(file)
-                file.truncate(end)
-                if unless and _contains(file, unless):
-                    return
-                try:
-                    _write_all(file, f"{missing}{line}\n".encode())
-                except BaseException:
-                    file.truncate(end)
-                    raise
+                yield file, *_end_of_whole_lines(file)
     except OSError as problem:
         raise WriteError(
             f"{path} could not be appended to: {problem.strerror or problem}"

@@ -40,6 +40,12 @@ def _as_tensor(values: Any, what: str) -> Tensor:
 
 
 def _as_array(values: Any, what: str) -> Array:
+    if np.ma.is_masked(values):  # the numbers below a mask mean nothing
+        masked = int(np.ma.getmaskarray(values).sum())
+        raise InputError(
+            f"{what} is a masked array with {masked} masked elements: fill them ({what}.filled) or "
+            "leave their samples out"
+        )
     try:
         return np.array(values)
     except (TypeError, ValueError) as problem:

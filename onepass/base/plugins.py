@@ -44,16 +44,18 @@ def import_modules(modules: Sequence[str]) -> None:
             raise InputError(
                 f"there is no module {module!r}: install it, or run onepass in its folder"
             ) from None
-        except Exception as problem:  # foreign code may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:  # foreign code may raise anything, SystemExit too
             raise _import_error(module, problem) from problem
         _user_named.add(module)
 
 
-def _import_error(module: str, problem: Exception) -> InputError:
+def _import_error(module: str, problem: BaseException) -> InputError:
     return InputError(f"the module {module!r} cannot be imported: {_describe_error(problem)}")
 
 
-def _describe_error(problem: Exception) -> str:
+def _describe_error(problem: BaseException) -> str:
     """Returns an error's text in one line; an error that is not ours comes with its type."""
     kind = "" if isinstance(problem, OnepassError) else f"{type(problem).__name__}: "
     return shortened(f"{kind}{' '.join(str(problem).split())}")
@@ -110,7 +112,9 @@ def load_entry_point(entry: EntryPoint, what: str) -> None:
     ("method", "dataset") names it in the message."""
     try:
         entry.load()
-    except Exception as problem:  # foreign code may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:  # foreign code may raise anything, SystemExit too
         package = entry.dist.name if entry.dist else entry.value
         raise InputError(
             f"the {what} {entry.name!r} of the package {package!r} cannot be loaded: "

@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
+BYTE_ORDER_MARK = "\ufeff"  # some editors put it before the first line
 LONGEST = 200  # characters of a value in a message
 READABLE_ERRORS = "onepass.readable"  # an error handler of codecs, for `errors=`
 ASCII_FORMS = {"±": "+-", "…": "...", "─": "-"}

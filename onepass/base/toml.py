@@ -9,17 +9,24 @@ from typing import Any
 
 from onepass.base import plugins
 from onepass.base.errors import InputError
+from onepass.base.text import BYTE_ORDER_MARK
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Returns the content of a TOML file; raises an InputError that names the file if it is
     missing, unreadable or not TOML."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"there is no file {path}") from None
     except OSError as problem:
         raise InputError(f"{path} cannot be read: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text (Latin-1?): save it as UTF-8") from None
+    if text.startswith(BYTE_ORDER_MARK):
+        raise InputError(f"{path} begins with a byte order mark: save it as UTF-8 without BOM")
+    try:
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as problem:
         raise InputError(f"{path} is not TOML: {problem}") from None
 

@@ -74,7 +74,10 @@ def main() -> None:
     exit status 2. Failed training exits with 1, an interrupt with 130. Other errors are bugs: they
     end with a traceback.
     """
+    output_is_closed = sys.stdout is None
     prepare_output()
+    if output_is_closed:  # what a command prints would be lost, and its status would say nothing
+        sys.exit(_print_error("standard output is closed; /dev/null can take it", 2))
     try:
         status = app(prog_name="onepass", standalone_mode=False)
         if status == INTERRUPTED:

@@ -88,9 +88,7 @@ def cache_dataset(
     root: shared.DataRoot = None,
     fetch: Annotated[
         bool,
-        typer.Option(
-            "--download", help="Download it from the hub first (pip install 'onepass[hub]')."
-        ),
+        typer.Option("--download", help="Download it from the hub first (pip install datasets)."),
     ] = False,
 ) -> None:
     """Decode a dataset into the cache, so that later loads are fast."""

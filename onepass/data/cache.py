@@ -49,11 +49,14 @@ def cache_folder(name: str, identity: str) -> Path:
 def cached_arrays(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> CachedArrays:
     """Returns the arrays of a dataset from its cache folder. Decodes them by `read` if they are
     missing or damaged, or if the fingerprint of the source has changed."""
+    # A folder appears whole, so that one that is current is used without the lock: a cache that may
+    # only be read (an administrator's, or in a container's image) serves too.
+    if (found := _current(folder, fingerprint)) is not None:
+        return found
     with _cache_lock(folder):
-        found = open_cached(folder)
-        if found is not None and _read_meta(folder)["fingerprint"] == fingerprint:
+        if (found := _current(folder, fingerprint)) is not None:  # another process has made it
             return found
-        if found is not None:
+        if open_cached(folder) is not None:
             log.warning("the files behind %s have changed; decoding them again", folder)
         _build(folder, fingerprint, read())
         built = open_cached(folder)
@@ -137,6 +140,12 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     if content["format"] != FORMAT:
         raise ValueError("another format")
     return content
+
+
+def _current(folder: Path, fingerprint: str) -> CachedArrays | None:
+    """Returns the arrays if they are whole and of these files."""
+    found = open_cached(folder)
+    return found if found is not None and _read_meta(folder)["fingerprint"] == fingerprint else None
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class CatalogueEntry:
         return DataError(
             f"dataset {self.name!r} is not below {root.resolve()}: put its files into "
             f"{' or '.join(self.paths[:2])} there (--data-root or ONEPASS_DATA set the root), or "
-            f"download it: pip install 'onepass[hub]', then onepass data cache {self.name} "
+            f"download it: pip install datasets, then onepass data cache {self.name} "
             "--download"
         )
 

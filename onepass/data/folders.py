@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,9 +59,8 @@ def read_class_folders(
         held = find_test_folder(folder)
         assert held is not None
         classes = class_names(folder / "train")
+        _expect_known(held, class_names(held), classes)
         train, test = _list_images(folder / "train", classes), _list_images(held, classes)
-        if strange := sorted(set(class_names(held)) - set(classes)):
-            raise DataError(f"{held} has the class {strange[0]!r}, which train does not have")
     elif test_fraction is not None:
         classes = class_names(folder)
         train, test = _hold_out(*_list_images(folder, classes), test_fraction)
@@ -88,13 +88,39 @@ def class_names(folder: Path) -> list[str]:
     # some file systems cannot hold two folders with these names side by side
     spelled: dict[str, str] = {}
     for name in names:
-        other = spelled.setdefault(name.strip().casefold(), name)
+        other = spelled.setdefault(_look(name), name)
         if other != name:
             raise DataError(
-                f"{folder}: the names of the classes {other!r} and {name!r} differ only in case or "
-                "spaces; rename one"
+                f"{folder}: the names of the classes {_both(other, name)} differ only in case, "
+                "spaces or the form of accents; rename one"
             )
     return names
+
+
+def _look(name: str) -> str:
+    """Returns what names share that a reader takes for one: letters in either case, and accents
+    that are part of a letter or a character of their own (Unicode's NFC and NFD)."""
+    return unicodedata.normalize("NFC", name.strip().casefold())
+
+
+def _both(name: str, other: str) -> str:
+    """Returns two names, escaped where they would look the same.
+
+    >>> _both("Cat", "CAT"), _both("\u00e9", "e\u0301")
+    ("'Cat' and 'CAT'", "'\\\\xe9' and 'e\\\\u0301'")
+    """
+    if unicodedata.normalize("NFC", name) == unicodedata.normalize("NFC", other):
+        return f"{name!a} and {other!a}"
+    return f"{name!r} and {other!r}"
+
+
+def _expect_known(folder: Path, names: Sequence[str], classes: Sequence[str]) -> None:
+    """Raises a DataError if a test folder has a class that the training folder lacks."""
+    known = {_look(name): name for name in classes}
+    for name in sorted(set(names) - set(classes)):
+        if other := known.get(_look(name)):
+            raise DataError(f"{folder} spells a class otherwise than train: {_both(other, name)}")
+        raise DataError(f"{folder} has the class {name!r}, which train does not have")
 
 
 def _list_images(folder: Path, classes: Sequence[str]) -> Files:

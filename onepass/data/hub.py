@@ -29,7 +29,7 @@ def download_from_hub(repository: str | Path, shape: tuple[int, int, int]) -> Do
     try:
         import datasets
     except ImportError:
-        raise DataError("downloading needs the extra hub: pip install 'onepass[hub]'") from None
+        raise DataError("downloading needs the package datasets: pip install datasets") from None
     try:
         splits = datasets.load_dataset(str(repository))
     except Exception as problem:  # the library has exceptions of many types

@@ -16,6 +16,7 @@ import torch
 
 from onepass.base.errors import DataError, InputError, UnknownNameError
 from onepass.base.settings import expect_type
+from onepass.base.text import printable, shortened
 from onepass.data import cache, folders, hub, npz, sources, tabular
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, CatalogueEntry, data_root
@@ -82,7 +83,8 @@ def load(
     Traceback (most recent call last):
     ...
     onepass.base.errors.UnknownNameError: unknown dataset 'digit'. Did you mean 'digits'? Valid: \
-cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
+cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet. For files of your own, give their \
+path, such as ./digit.
     """
     # a Path never means a name: Path("digits") becomes "./digits"
     name = str(name) if not isinstance(name, Path) else f"{name.parent}/{name.name}"
@@ -129,7 +131,8 @@ def _expect_known(name: str, own: dict[str, Any]) -> None:
     elif Path(name).exists():
         raise InputError(f"unknown dataset {name!r}; for the folder of this name write './{name}'")
     else:
-        raise UnknownNameError("dataset", name, dataset_names())
+        files = f" For files of your own, give their path, such as ./{printable(shortened(name))}."
+        raise UnknownNameError("dataset", name, dataset_names(), files)
 
 
 def _expect_not_given(options: dict[str, Any], what: str, name: str) -> None:

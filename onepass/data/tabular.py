@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,8 +47,9 @@ def read_table(
             "one (--test-fraction 0.2)"
         )
     features, train = _read_rows(path, label)
-    names = sorted_classes(train.labels)
     tables = [train, train if test is None else _read_rows(test, label, features)[1]]
+    tables = _with_labels_of_one_kind(tables)
+    names = sorted_classes(tables[0].labels)
     if strange := set(tables[1].labels).difference(names):
         raise DataError(f"{test} has the label {sorted_classes(strange)[0]!r}, which {path} lacks")
     # [training, test]; the same table twice if a fraction of it is held out
@@ -75,13 +78,25 @@ def _read_rows(
     an OnepassError for a damaged file or wrong columns."""
     regular_file_size(path)
     try:
-        return _select_columns(path, _load_with_pyarrow(path), label, features)
+        return _select_columns(path, _load_with_pyarrow(path, label), label, features)
     except OnepassError:
         raise
     except Exception as problem:  # a damaged or foreign file may raise anything
+        if path.suffix.lower() == ".csv" and not _is_utf8(path):
+            raise DataError(f"{path} is not UTF-8 text (Latin-1?): save it as UTF-8") from None
         raise DataError(
             f"{path} is damaged, or not a {path.suffix} file: {error_in_one_line(problem)}"
         ) from None
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        with path.open(encoding="utf-8") as file:
+            while file.read(1 << 20):
+                pass
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _select_columns(
@@ -106,12 +121,29 @@ def _select_columns(
     )
 
 
-def _load_with_pyarrow(path: Path) -> Any:
+def _load_with_pyarrow(path: Path, label: str | None) -> Any:
+    """Returns the table of a file. The labels of a .csv are text: pyarrow would make one number of
+    `007` and `7`, and would round numbers beyond 64 bits."""
     try:
-        from pyarrow import csv, parquet
+        from pyarrow import csv, parquet, string
     except ImportError:
-        raise DataError(f"{path} needs pyarrow: pip install 'onepass[parquet]'") from None
-    return (csv.read_csv if path.suffix.lower() == ".csv" else parquet.read_table)(str(path))
+        raise DataError(f"{path} needs pyarrow: pip install pyarrow") from None
+    if path.suffix.lower() != ".csv":
+        return parquet.read_table(str(path))
+    if label is None:
+        return csv.read_csv(str(path))
+    table = csv.read_csv(
+        str(path), convert_options=csv.ConvertOptions(column_types={label: string()})
+    )
+    if _has_an_open_quote(path):
+        raise DataError(f'{path} has a quote (") that is not closed: rows after it would be lost')
+    return table
+
+
+def _has_an_open_quote(path: Path) -> bool:
+    """Returns whether the number of quotes is odd: a quote within quotes is written as two."""
+    with path.open("rb") as file:
+        return sum(piece.count(b'"') for piece in iter(lambda: file.read(1 << 20), b"")) % 2 == 1
 
 
 def _feature_array(path: Path, table: Any) -> Array:
@@ -137,16 +169,47 @@ def _feature_array(path: Path, table: Any) -> Array:
 
 
 def _label_list(path: Path, column: Any) -> list[Label]:
+    """Returns the labels as the file has them; raises a DataError for a missing label, a fraction,
+    and whatever is neither text nor a number."""
     values = column.to_pylist()
     if empty := sum(value is None or value == "" for value in values):
         raise DataError(f"{path}: {empty} rows have no label")
+    if isinstance(values[0], bool):
+        return [str(value).lower() for value in values]
+    numbers = _as_floats(values) if isinstance(values[0], int | float | str) else None
+    if numbers is not None and not all(map(float.is_integer, numbers)):
+        raise DataError(f"{path}: labels must be text or whole numbers, not fractions")
     if isinstance(values[0], str):
         return values  # type: ignore[no-any-return]
-    if not isinstance(values[0], int | float) or not all(
-        float(value).is_integer() for value in values
-    ):
+    if numbers is None:
         raise DataError(f"{path}: labels must be text or whole numbers, not {column.type}")
     return [int(value) for value in values]
+
+
+def _as_floats(values: list[Any]) -> list[float] | None:
+    """Returns all values as finite floats, or None if one is no number."""
+    try:
+        numbers = [float(value) for value in values]
+    except (ValueError, OverflowError):
+        return None
+    return numbers if all(map(math.isfinite, numbers)) else None
+
+
+def _with_labels_of_one_kind(tables: list[LabelledRows]) -> list[LabelledRows]:
+    """Returns the training and test rows with labels as numbers if every label is written as Python
+    writes a whole number, and as text otherwise."""
+    labels = [label for table in tables for label in table.labels]
+    kind = int if all(map(_is_whole_number, labels)) else str
+    return [table._replace(labels=[kind(label) for label in table.labels]) for table in tables]
+
+
+def _is_whole_number(label: Label) -> bool:
+    """Returns whether a label is a whole number, or text that Python would write for it.
+
+    >>> [_is_whole_number(label) for label in (7, "7", "-7", "07", "1e3", "7.0", "seven")]
+    [True, True, True, False, False, False, False]
+    """
+    return isinstance(label, int) or re.fullmatch("0|-?[1-9][0-9]{0,999}", label) is not None
 
 
 def _as_samples(path: Path, x: Array) -> torch.Tensor:

@@ -63,6 +63,8 @@ from onepass.learning.traits import Traits
 from onepass.memory import Store
 from onepass.nets import Classifier, Head, Precision, optimisers
 
+Moment = tuple[int, int, bool]  # steps, task, and whether the task has ended
+
 
 @dataclass(kw_only=True, eq=False)
 class Learner(ABC):
@@ -168,7 +170,9 @@ class Learner(ABC):
     _names: dict[Label, str] = field(init=False, default_factory=dict)
     _trainer: Trainer | None = field(init=False, default=None)
     _last_loss: Tensor | None = field(init=False, default=None)
-    _scorer: tuple[tuple[int, int, bool], nn.Module] | None = field(init=False, default=None)
+    _scorer: tuple[Moment, nn.Module] | None = field(init=False, default=None)
+    # the state whose scorer was made, and its images counted, before the learner was saved
+    _counted_scorer: Moment | None = field(init=False, default=None)
     _lock: LearnerLock = field(init=False, default_factory=LearnerLock)
 
     # ---- what a method writes
@@ -429,7 +433,7 @@ class Learner(ABC):
         if label is not None and label not in self.classes:
             raise InputError(f"label {quoted(label)} has not been learned: see learner.classes")
         with self._exclusive():
-            self._scorer = None  # it may depend on the memory
+            self._scorer = self._counted_scorer = None  # they may depend on the memory
             kept = self.kept
             gone = removal_mask(kept.y == label if where is None else where, kept)
             return remove_samples(stores_of(self), gone, unlearned=self.traits.trains_to_score)
@@ -546,6 +550,7 @@ class Learner(ABC):
             self._lock.learning(),
             torch.inference_mode(False),
             devices.selected_gpu(self.device),
+            devices.own_precision(),
         ):
             book = validate.class_index_from(state, self.gap)
             try:
@@ -581,7 +586,13 @@ class Learner(ABC):
         self._expect_finished()
         if torch.is_inference_mode_enabled():
             raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
-        with self._lock.learning(), torch.enable_grad(), devices.selected_gpu(self.device):
+        devices.expect_working_threads()
+        with (
+            self._lock.learning(),
+            torch.enable_grad(),
+            devices.selected_gpu(self.device),
+            devices.own_precision(),
+        ):
             yield
 
     def _expect_finished(self) -> None:
@@ -692,6 +703,17 @@ class Learner(ABC):
         self.trainer.new_task()
         self.trainer.unfinished = False
 
+    @property
+    def _moment(self) -> Moment:
+        """The state for which a scorer is made."""
+        return self.steps, self.task, self._task_ended
+
+    @property
+    def _scorer_is_counted(self) -> bool:
+        """Whether the images of this state's scorer are in `image_counts` already."""
+        made = self._scorer is not None and self._scorer[0] == self._moment
+        return made or self._counted_scorer == self._moment
+
     def _predictor(self) -> Predictor:
         """Returns a predictor of the current state, which shares its tensors. Its costly piece, the
         scorer, is cached until the learner changes."""
@@ -709,12 +731,19 @@ class Learner(ABC):
         )
 
     def _current_scorer(self) -> nn.Module:
-        now = (self.steps, self.task, self._task_ended)
+        now = self._moment
         if self._scorer is None or self._scorer[0] != now:
             # a scorer may have to be trained, which inference mode forbids
-            with torch.inference_mode(False), devices.selected_gpu(self.device):
+            with (
+                torch.inference_mode(False),
+                devices.selected_gpu(self.device),
+                devices.own_precision(),
+            ):
                 expect_not_diverged(self)
+                counts = dict(self.trainer.image_counts)
                 made = self.scorer()
+                if self._counted_scorer == now:
+                    self.trainer.image_counts = counts
                 if made is not self.trainer.eval_model:
                     expect_finite_parameters(self, made)
             self._scorer = now, made

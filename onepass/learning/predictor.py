@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onepass.base import inputs
+from onepass.base import devices, inputs
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
 from onepass.learning.class_index import Texts, labels_of
@@ -45,9 +45,14 @@ class Predictor:
         are infinite or NaN."""
         samples = inputs.as_samples(x)
         inputs.expect_samples(samples, self.shape, self.dtype)
-        scores = self._scores(samples)
-        # blame the samples only if a sample of zeros has valid scores, else the network diverged
-        if not _all_valid(scores) and _all_valid(self._scores(torch.zeros_like(samples[:1]))):
+        devices.expect_working_threads()
+        with devices.own_precision():
+            scores = self._scores(samples)
+            # blame the samples only if a sample of zeros scores well, else the network diverged
+            too_large = not _all_valid(scores) and _all_valid(
+                self._scores(torch.zeros_like(samples[:1]))
+            )
+        if too_large:
             raise InputError(
                 "x holds values that are too large, so that scores are not finite: scale them down"
             )

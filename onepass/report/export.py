@@ -80,7 +80,7 @@ def _parquet(columns: dict[str, list[Any]]) -> bytes:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise InputError("Parquet needs pyarrow: pip install 'onepass[parquet]'") from None
+        raise InputError("Parquet needs pyarrow: pip install pyarrow") from None
 
     def column(name: str, values: list[Any]) -> Any:
         """Returns a column. Its values become JSON if their types differ, as those of a setting

@@ -13,12 +13,13 @@ from statistics import mean, stdev
 from typing import Any
 
 from onepass.base.errors import InputError
-from onepass.data.known import is_path
 from onepass.learning import registry
 from onepass.runs import lines
 from onepass.runs.result import Result
 from onepass.runs.variant import FOLDER, REVISION, Variant
 
+UNCOUNTED = "uncounted"  # in a variant: results of seeds that have one already
+HIDDEN = ("source", "device")  # not in a variant, unless results that look the same differ in it
 ROW_KEYS = ("method", "variant", "dataset", "memory")  # two rows differ in at least one of these
 # Settings that never split a row. They follow from other fields, or (precision and engine) the
 # variant names them already.
@@ -99,7 +100,7 @@ class Row:
         first = self.first
         return json.dumps(
             [
-                *(_data_identity(first), first.stream, first.stream_settings, first.tasks),
+                *(first.dataset, first.stream, first.stream_settings, first.tasks),
                 *(first.batch, first.boundaries, first.validation, first.samples),
             ],
             sort_keys=True,
@@ -149,50 +150,87 @@ def summarise(results: Sequence[Result], *, per_run: bool = False) -> list[Row]:
 def group_by_row(results: Sequence[Result]) -> list[list[Result]]:
     """Returns the results of each row, in the order in which rows first appear.
 
-    Runs share a row if they share method, revision, variant, dataset and memory. Copies of a run
-    count once: one that lies in two folders, or that was made for two sizes of a memory it does
-    not use. The variant gets a word more if it would hide a difference: a revision other than the
-    method's present one, settings of a preset that has changed, or the folder if a seed has several
-    results. Datasets that share a name are shown by more of their paths. Raises an InputError if a
-    folder has two results of one seed.
+    Runs share a row if they share method, revision, source file, variant, dataset, memory and
+    device. Copies of a run count once: one that lies in two folders, or that was made for two sizes
+    of a memory it does not use. The variant gets a word more where it would hide a difference, such
+    as a revision other than the method's present one, or settings of a preset that has changed.
+    Datasets that share a name are shown by more of their paths, or with their checksums.
+
+    Raises an InputError if two results of one run disagree although they promise the same bits.
     """
+    _expect_equal_bits(results)
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Result]] = {}
-    revisions: dict[tuple[Any, ...], set[int]] = {}
+    alike: dict[tuple[Any, ...], list[Result]] = {}
     for result in with_distinct_datasets(results):
         key = (result.dataset, result.memory, result.method, str(result.variant))
+        hidden = (result.revision, *(getattr(result, name) for name in HIDDEN))
         copy = (result.seed, result.state_sha256, result.accuracy)
-        groups.setdefault((*key, result.revision), {}).setdefault(copy, result)
-        revisions.setdefault(key, set()).add(result.revision)
+        groups.setdefault((key, hidden), {}).setdefault(copy, result)
+        alike.setdefault(key, []).append(result)
     return [
         row
-        for key, group in groups.items()
-        for alike in _split_by_settings(
-            [_with_revision(result, revisions[key[:-1]]) for result in group.values()]
+        for (key, _), group in groups.items()
+        for same in _split_by_settings(
+            [_naming_hidden(result, alike[key]) for result in group.values()]
         )
-        for row in _split_repeated_seeds(alike)
+        for row in _split_repeated_seeds(same)
     ]
+
+
+def _expect_equal_bits(results: Sequence[Result]) -> None:
+    """Raises an InputError if a run has two results with different accuracies, made where its bits
+    repeat: one of them was edited, or does not belong to these settings."""
+    first: dict[tuple[Any, ...], Result] = {}
+    for result in results:
+        if not (result.identity and _repeats_bits(result)):
+            continue
+        key = (result.identity, result.processor, result.gpu, result.torch, result.commit)
+        known = first.setdefault(key, result)
+        if (known.accuracy, known.accuracy_matrix) != (result.accuracy, result.accuracy_matrix):
+            raise InputError(
+                f"{known.out} and {result.out} are results of one run and disagree, though its "
+                "bits repeat there: one of them was changed; leave it out"
+            )
+
+
+def _repeats_bits(result: Result) -> bool:
+    """Returns whether a run repeats bit for bit on this kind of processor (the identity has the
+    number of threads). Early results do not record the processor."""
+    if not (result.processor and result.torch) or result.other_versions:
+        return False
+    return result.device == "cpu" or "deterministic" in result.variant
 
 
 def with_distinct_datasets(results: Sequence[Result]) -> list[Result]:
     """Returns the results, with names of their datasets that differ if the data do."""
-    names = _dataset_names(results)
+    checksums: dict[str, set[str]] = {}
+    for result in results:
+        checksums.setdefault(result.dataset_identity, set()).add(result.data_sha256)
+    identities = [
+        _data_identity(result, checksums[result.dataset_identity] - {""}) for result in results
+    ]
+    names = _dataset_names(results, identities)
     return [
-        replace(result, dataset=names[result.dataset, _data_identity(result)]) for result in results
+        replace(result, dataset=names[result.dataset, identity])
+        for result, identity in zip(results, identities, strict=True)
     ]
 
 
-def _with_revision(result: Result, revisions: set[int]) -> Result:
-    """Returns the result, with its revision in the variant unless that is the present one.
+def _naming_hidden(result: Result, alike: Sequence[Result]) -> Result:
+    """Adds to the variant in what a result differs from those that otherwise look the same.
 
-    `revisions` are those of all results that otherwise look the same. The highest of them stands
-    for the present one of a method that is not registered. Revision 0 means that the run is older
+    The revision is added whenever it is not the present one. Revision 0 means that the run is older
     than the counting of revisions. It is named "unknown", but only beside another one.
     """
+    revisions = {other.revision for other in alike}
     method, revision = registry.facts(result.method), result.revision
-    if revision == (method.revision if method else max(revisions)) or revisions == {0}:
-        return result
-    named = Variant({REVISION: str(revision or "unknown")})
-    return replace(result, variant=Variant(named | result.variant))
+    named = {}
+    if revision != (method.revision if method else max(revisions)) and revisions != {0}:
+        named[REVISION] = str(revision or "unknown")
+    for name in HIDDEN:
+        if len({getattr(other, name) for other in alike}) > 1:
+            named[name] = getattr(result, name) or "unknown"
+    return replace(result, variant=Variant(named | result.variant)) if named else result
 
 
 def _split_by_settings(runs: list[Result]) -> list[list[Result]]:
@@ -215,23 +253,27 @@ def _split_by_settings(runs: list[Result]) -> list[list[Result]]:
     return list(rows.values())
 
 
-def _data_identity(result: Result) -> str:
-    """Returns the name of a dataset of onepass, or the checksum of the user's own data. An older
-    result has no checksum: there it is their path."""
-    own = is_path(result.dataset_identity)
-    return (result.data_sha256 if own else "") or result.dataset_identity
+def _data_identity(result: Result, checksums: set[str]) -> str:
+    """Returns what tells a result's data apart: their checksum. An early result has none: its data
+    are those of the only checksum known for that dataset, else its name or path."""
+    if result.data_sha256 or len(checksums) != 1:
+        return result.data_sha256 or result.dataset_identity
+    return next(iter(checksums))
 
 
-def _dataset_names(results: Sequence[Result]) -> dict[tuple[str, str], str]:
+def _dataset_names(
+    results: Sequence[Result], identities: Sequence[str]
+) -> dict[tuple[str, str], str]:
     """Returns the displayed name of each dataset, by its name and its identity.
 
     Datasets that share a name are shown by the ends of their paths. If their paths are equal too,
-    because the data there changed, the beginning of the checksum follows.
+    because the data there changed or another machine has other files, the beginning of the checksum
+    follows.
     """
     paths: dict[str, dict[str, str]] = {}
-    for result in results:
+    for result, identity in zip(results, identities, strict=True):
         same_name = paths.setdefault(result.dataset, {})
-        same_name.setdefault(_data_identity(result), result.dataset_identity)
+        same_name.setdefault(identity, result.dataset_identity)
     names = {}
     for name, by_identity in paths.items():
         count = Counter(by_identity.values())
@@ -264,19 +306,13 @@ def _split_repeated_seeds(runs: list[Result]) -> list[list[Result]]:
 
 
 def _first_of_each_seed(runs: list[Result]) -> list[Result]:
-    """Returns the first run of each seed in a folder.
-
-    A method without a memory may have been run again for each size of the memory. On a GPU those
-    results may differ in their last bits. Any other repeated seed is an InputError.
-    """
+    """Returns the first run of each seed in a folder; the variant of all says how many runs are not
+    counted. A seed has two results if bits do not repeat, as on a GPU."""
     first: dict[int, Result] = {}
     for run in runs:
-        known = first.setdefault(run.seed, run)
-        if known is not run and run.memory:
-            raise InputError(
-                f"{known.out} and {run.out} are two results of one seed: remove one of them"
-            )
-    return list(first.values())
+        first.setdefault(run.seed, run)
+    uncounted = {UNCOUNTED: str(len(runs) - len(first))} if len(runs) > len(first) else {}
+    return [replace(run, variant=Variant(run.variant | uncounted)) for run in first.values()]
 
 
 def _distinct_endings(paths: set[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -236,7 +237,9 @@ def comma_separated(table: Table) -> str:
 
 def _in_a_spreadsheet(cell: str) -> str:
     """Returns the cell, after an apostrophe if a spreadsheet would take its text for a formula."""
-    formula = cell.startswith(("=", "+", "-", "@")) and cell != "-"
+    # spreadsheets also take the wide and small forms of these signs, such as U+FF1D
+    sign = unicodedata.normalize("NFKC", cell[:1])
+    formula = sign in ("=", "+", "-", "@") and cell != "-"
     return f"'{cell}" if formula and not NUMBER.fullmatch(cell) else cell
 
 

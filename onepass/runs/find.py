@@ -26,6 +26,7 @@ Parse = Callable[[str], Any]
 RESULT, RUN = "result.json", "run.json"
 OWN = ("where", "state", "problem")  # the fields of a FoundRun that are keys too
 SETTINGS = "settings."
+BEGUN = ("source", "processor", "torch")  # in run.json from the first versions on
 OTHER_NAMES = {"any-time": "anytime_accuracy"}
 TAIL = 1 << 16  # bytes of events.jsonl, for its last line
 SET_ASIDE = "it was set aside as damaged"
@@ -63,8 +64,15 @@ class FoundRun:
         """True if the run has a result, damaged or not. A folder that was set aside as damaged
         counts as without."""
         if self.state != "damaged" or self.folder is None:
-            return self.state != "broken" and not self.foreign
+            return self.state != "broken" and not self.foreign and not self.is_unreadable_folder
         return self.problem != SET_ASIDE and Path(self.folder, RESULT).exists()
+
+    @property
+    def is_unreadable_folder(self) -> bool:
+        """True for a folder that the system does not let us list: it may hold many runs."""
+        return (
+            self.state == "damaged" and self.folder is None and not lines.file_of_line(self.where)
+        )
 
     @cached_property
     def description(self) -> dict[str, Any]:
@@ -89,8 +97,10 @@ class FoundRun:
         if self.problem:
             raise RunError(f"{source} is damaged: {self.problem.removeprefix(f'{RESULT}: ')}")
         values = self.values
-        if self.folder and not values.get("settings"):  # early results have them in run.json only
-            values = {**values, "settings": self.settings}
+        if self.folder:  # early results have these in run.json only
+            begun = self.description
+            early = {"settings": self.settings, **{name: begun.get(name) for name in BEGUN}}
+            values |= {name: value for name, value in early.items() if value and name not in values}
         return Result.read(values, self.where, source)
 
     def has(self, key: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from onepass.base import fileio
 from onepass.base.errors import RunError
+from onepass.base.text import BYTE_ORDER_MARK
 from onepass.runs.result import Result
 
 SUFFIX = ".jsonl"
@@ -37,6 +38,13 @@ def append_result(path: Path, result: Result, *, once: bool = False) -> None:
     # The text `"identity": "..."`, which a line of this run holds
     known = json.dumps({"identity": result.identity})[1:-1]
     fileio.append_line(path, json.dumps(line), unless=known if once else "")
+
+
+def expect_appendable(path: Path) -> None:
+    """Raises a RunError or WriteError if `append_result` could add no line to this file, which is
+    made if it is missing."""
+    expect_lines_name(path)
+    fileio.expect_growable(path)
 
 
 def expect_lines_name(path: Path) -> None:
@@ -88,6 +96,9 @@ def _read_text(path: Path) -> str:
     if not path.is_file():
         raise RunError(f"{path} is not a file" if path.exists() else f"there is no file {path}")
     try:
-        return path.read_text("utf-8")
+        text = path.read_text("utf-8")
     except UnicodeDecodeError:
         raise RunError(f"{path} is damaged: it is not UTF-8 text") from None
+    if text.startswith(BYTE_ORDER_MARK):
+        raise RunError(f"{path} begins with a byte order mark: save it as UTF-8 without BOM")
+    return text

@@ -13,6 +13,7 @@ from onepass.base.text import printable
 from onepass.evaluation import metrics
 from onepass.evaluation.points import Point
 from onepass.learning.learner import Learner
+from onepass.runs.environment import method_source_digest, processor
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.streams import Stream
@@ -38,6 +39,7 @@ def make_result(
         identity=job.identity,
         method=job.method,
         revision=job.revision,
+        source=method_source_digest(job.method) or "",
         settings=plain_settings(learner),
         dataset=printable(stream.dataset.name),
         dataset_identity=job.dataset_identity,
@@ -75,6 +77,8 @@ def make_result(
         device=learner.trainer.torch_device.type,
         gpu=gpu_name(learner),
         threads=job.threads,
+        processor=processor(),
+        torch=str(torch.__version__),
         params_sha256=learner.params_sha256(),
         state_sha256=learner.state_sha256(),
         out=str(out),

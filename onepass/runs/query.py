@@ -40,6 +40,9 @@ def find_results(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
         log.warning(
             "passed over, because they are not results of runs: %d lines of %s", number, files
         )
+    for run in found:
+        if run.is_unreadable_folder:
+            log.warning("%s cannot be read: %s; its runs are missing here", run.where, run.problem)
     runs = [run for run in found if run.has_result]
     if not runs:
         raise RunError(f"there is no finished run in {', '.join(map(str, paths))}")

@@ -20,7 +20,8 @@ class Result:
 
     The run
         `identity`, which two runs share only if they are the same run (`Job.identity`); `method`
-        and its `revision` (0: before revisions were counted); `settings`, all arguments of the
+        and its `revision` (0: before revisions were counted); `source`, a digest of the file of a
+        user's method; `settings`, all arguments of the
         learner's constructor; `dataset`, its name; `dataset_identity`, its name or the path of the
         user's own data; `data_sha256`, a checksum of the data; `validation`, the fraction of the
         training data that was held out and scored on in place of the test samples; `samples`, for
@@ -46,7 +47,8 @@ class Result:
         outside of steps, by purpose; `memory_bytes` of the samples in full memories; `copy_bytes`
         of copies of the network.
     Machine and checksums
-        `device`, and the name of the `gpu`; `threads`; `commit`, of the source tree when the run
+        `device`, and the name of the `gpu`; `threads`; the `processor` with its instruction set;
+        the version of `torch`; `commit`, of the source tree when the run
         began (`-dirty`: with changes), None once installed; `params_sha256` of the network;
         `state_sha256` of all that learning changes; `out`, the run's folder.
     Dropped listeners
@@ -62,6 +64,7 @@ class Result:
     identity: str = ""
     method: str = field(metadata=PRINTED)
     revision: int = 0
+    source: str = ""
     settings: dict[str, object] = field(default_factory=dict)
     dataset: str = field(metadata=PRINTED)
     dataset_identity: str = ""
@@ -103,6 +106,8 @@ class Result:
     device: str = field(metadata=PRINTED)
     gpu: str | None = None
     threads: int = 0
+    processor: str = ""
+    torch: str = ""
     commit: str | None = None
     params_sha256: str = field(default="", metadata=PRINTED)
     state_sha256: str = field(default="", metadata=PRINTED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from onepass import executors
 from onepass.base import devices
-from onepass.base.errors import DataError, InputError, UnknownNameError
+from onepass.base.errors import DataError, InputError, UnknownNameError, WriteError
 from onepass.base.settings import expect_type
 from onepass.executors import RunOptions
 from onepass.runs import lines
@@ -184,6 +185,8 @@ def complete_runs(
     durations = Durations([*held, *(run.result for run in surveyed if run.result)])
     if dry_run:
         return [_forecast(run, durations) for run in surveyed]
+    if append is not None:
+        lines.expect_appendable(append)  # or the first run would end before that shows
     executor = executors.choose_executor([run.job for run in planned], jobs, isolated=True)
     listener = listener or SweepListener()
     for text in notices(surveyed, kept=kept):
@@ -276,8 +279,12 @@ class _SweepRecord:
     def _keep(self, result: Result) -> None:
         """Appends a result to the file, if there is one. A run that another process has appended
         meanwhile is not added twice."""
-        if self.append is not None:
+        if self.append is None:
+            return
+        try:
             lines.append_result(self.append, result, once=True)
+        except WriteError as problem:
+            raise WriteError(f"{problem}; the finished run is kept in {result.out}") from None
 
     def _message(self, job: Job, problem: Exception) -> str:
         """Returns the text of an error with the name of its run and, if there is one, the path of
@@ -332,11 +339,18 @@ def _with_fingerprints(planned: Sequence[PlannedRun], *, all_data: bool) -> list
 @contextmanager
 def _folder(out: Path | str | None, append: Path | None) -> Iterator[Path]:
     """Yields the folder for run folders: a temporary one if only lines are wanted."""
-    if out is None and append is not None:
-        with tempfile.TemporaryDirectory(prefix="onepass-") as folder:
-            yield Path(folder)
-    else:
+    if out is not None or append is None:
         yield OUT if out is None else Path(out)
+        return
+    folder, keep = Path(tempfile.mkdtemp(prefix="onepass-")), False
+    try:
+        yield folder
+    except WriteError:  # a finished run that has no line is here, and nowhere else
+        keep = any(folder.glob("*/result.json"))
+        raise
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _seconds(time_limit: float) -> float:

@@ -161,7 +161,7 @@ def optuna_module() -> Any:
     try:
         import optuna
     except ImportError:
-        raise InputError("a search needs Optuna: pip install 'onepass[tune]'") from None
+        raise InputError("a search needs Optuna: pip install optuna") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

@@ -23,6 +23,16 @@ VECTORS = np.array([[0.5, 1.5, -2.0], [1.0, 0.0, 3.25]])
 # ---- samples
 
 
+def test_masked_elements_are_missing_and_not_what_lies_below_the_mask():
+    mask = np.zeros_like(VECTORS, dtype=bool)
+    assert np.array_equal(as_samples(np.ma.masked_array(VECTORS, mask)).numpy(), VECTORS)
+    mask[1, 2] = True
+    with pytest.raises(InputError, match="x is a masked array with 1 masked elements"):
+        as_samples(np.ma.masked_array(VECTORS, mask))
+    with pytest.raises(InputError, match="y is a masked array with 1 masked elements"):
+        as_labels(np.ma.masked_array([1, 2], mask=[False, True]), 2)
+
+
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy], ids=["numpy", "tensor"])
 def test_images_pass_unchanged(make):
     found = as_samples(make(IMAGES))

@@ -71,10 +71,12 @@ def test_a_run_of_a_changed_method_file_is_reused_only_on_demand(
 
 def test_a_failing_import_is_a_one_line_error(own_modules: Path) -> None:
     (own_modules / "broken.py").write_text("import nowhere_at_all\n")
+    (own_modules / "script.py").write_text("import sys\nsys.exit(7)\n")
     for module, told in {
         "nobody": "there is no module 'nobody'",
         "mymethod.py": "named as in Python",
         "broken": "'broken' cannot be imported: ModuleNotFoundError: No module named 'nowhere_at_",
+        "script": "'script' cannot be imported: SystemExit: 7",
     }.items():
         assert told in refused("run", "mine", "--import", module)
 
@@ -174,6 +176,17 @@ def test_a_broken_package_is_a_warning_and_the_others_work(
     with pytest.raises(InputError, match="'broken' of the package 'nowhere:Broken' cannot be load"):
         registry.get("broken")
     assert registry.get("er").learner is package.ER
+
+
+def test_a_package_that_ends_the_process_is_a_broken_one(
+    own_modules: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (own_modules / "script.py").write_text("import sys\nsys.exit(7)\n")
+    monkeypatch.syspath_prepend(own_modules)
+    installed(monkeypatch, broken="script:Broken")
+    assert "er" in [info.key for info in registry.methods()]
+    (line,) = caplog.messages
+    assert "'broken'" in line and "SystemExit: 7" in line
 
 
 def test_a_package_that_does_not_register_its_name_is_an_error(

@@ -30,7 +30,8 @@ def test_written_settings_are_read_back_as_the_same_texts(tmp_path_factory, sett
     [
         (None, "there is no file"),
         (b"lr = ", "is not TOML"),
-        (b"\xff", "is not TOML"),
+        (b"\xff", "is not UTF-8 text"),
+        (b"\xef\xbb\xbflr = 1", "begins with a byte order mark"),
         (b"a = " + b"[" * 100_000, "is not TOML"),
         (b"[table]\nlr = 1", "table must be a number"),
         (b"lr = [[1]]", "lr must be a number"),

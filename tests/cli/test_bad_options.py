@@ -41,6 +41,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("figure", "accuracy", "runs"), ["--output", ".png"]),
         (("run", "er", "--lr", "1"), ["--lr; as a setting: --set lr=VALUE"]),
         (("run", "gsaa"), ["'gsaa'", "Did you mean 'gsa'?", "finetune"]),
+        (("run", "gas"), ["'gas'", "Did you mean 'gsa'?"]),  # and not gss
+        (("run", "er", "--dataset", "photos"), ["'photos'", "give their path, such as ./photos"]),
         (("run", "er", "--dataset", "digit"), ["'digit'", "Did you mean 'digits'?"]),
         (("run", "er", "--dataset", "digit", "--image-size", 8), ["Did you mean 'digits'?"]),
         (("run", "er", "--set", "lrr=1"), ["'lrr'", "Did you mean 'lr'?", "weight_decay"]),

@@ -462,4 +462,4 @@ def test_what_cannot_be_exported_is_one_line(
     monkeypatch.setitem(cli.sys.modules, "pyarrow", None)
     done = onepass("runs", "export", runs, "-o", tmp_path / "all.parquet")
     assert done.status == 2
-    assert "onepass[parquet]" in done.error
+    assert "pip install pyarrow" in done.error

@@ -87,9 +87,13 @@ def printed_to(stream: Any, *arguments: object) -> Done:
     raise AssertionError("main returned without an exit status")
 
 
-def test_standard_output_may_be_closed() -> None:
+def test_a_closed_standard_output_is_an_error() -> None:
+    """Its reader would take nothing for an empty answer."""
     done = process("list", "streams", preexec_fn=lambda: os.close(1))
-    assert (done.status, done.err) == (0, "")
+    assert done.status == 2
+    assert "standard output is closed" in done.err
+    done = process("list", "streams", preexec_fn=lambda: os.close(2))
+    assert done.status == 0 and "long-tail" in done.out
 
 
 @pytest.mark.parametrize("arguments", [("list", "streams"), ("list", "streams", "--json")])

@@ -147,6 +147,7 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_is_unchanged(source, en
     precious.write_text("precious")
     lock.unlink()
     lock.symlink_to(precious)
+    shutil.rmtree(entry)  # a whole cache is read without its lock
     with pytest.raises(WriteError, match="link"):
         onepass.load(str(source))
     assert precious.read_text() == "precious"
@@ -526,4 +527,17 @@ def test_a_cache_that_cannot_be_written_is_an_error_that_names_it(source, tmp_pa
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "file"))
     with pytest.raises((OSError, onepass.OnepassError), match=str(tmp_path / "file")):
+        onepass.load(str(source))
+
+
+def test_a_cache_that_may_only_be_read_serves(source, entry, monkeypatch):
+    """An administrator made it, or it lies in a container's image."""
+
+    def refuse(path, *, wait):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(cache, "locked_file", refuse)
+    assert len(onepass.load(str(source)).train_y) == 24
+    shutil.rmtree(entry)
+    with pytest.raises(WriteError, match="Permission denied"):
         onepass.load(str(source))

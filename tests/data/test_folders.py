@@ -383,3 +383,27 @@ def test_a_missing_folder_is_named(tmp_path):
     refused(tmp_path / "mine", tmp_path / "mine")
     (tmp_path / "file").write_text("x")
     refused(tmp_path / "file", tmp_path / "file")
+
+
+# ---- names that look the same
+
+
+COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"  # Unicode's NFC and NFD
+
+
+@pytest.mark.parametrize("pair", [("Cat", "CAT"), (COMPOSED, DECOMPOSED)], ids=ascii)
+def test_two_folders_that_look_the_same_are_refused(pair, tmp_path):
+    formats.write_folders(tmp_path / "mine", noise(3, (3, 6, 5), train=4, test=2), (*pair, "dog"))
+    if len(list((tmp_path / "mine/train").iterdir())) < 3:
+        pytest.skip("this file system takes the two names for one")
+    with pytest.raises(DataError, match="differ only in case") as caught:
+        onepass.load(str(tmp_path / "mine"))
+    assert all(ascii(name) in str(caught.value) for name in pair)
+
+
+def test_a_test_folder_that_spells_a_class_otherwise_is_refused(tmp_path):
+    formats.write_folders(tmp_path / "mine", noise(2, (3, 6, 5), train=4, test=2), (COMPOSED, "x"))
+    (tmp_path / "mine/test" / COMPOSED).rename(tmp_path / "mine/test" / DECOMPOSED)
+    with pytest.raises(DataError, match="spells a class otherwise than train") as caught:
+        onepass.load(str(tmp_path / "mine"))
+    assert ascii(COMPOSED) in str(caught.value) and ascii(DECOMPOSED) in str(caught.value)

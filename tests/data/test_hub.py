@@ -168,7 +168,7 @@ GOOD = ([formats.encode(np.zeros((1, 4, 4), np.uint8))] * 3, [0, 1, 0])
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'onepass\[hub\]'"):
+    with pytest.raises(DataError, match=r"pip install datasets"):
         download_dataset(CATALOGUE["mnist"])
 
 

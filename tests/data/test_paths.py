@@ -70,7 +70,7 @@ def test_a_missing_dataset_says_where_to_put_it_and_how_to_get_it(tmp_path, name
         tmp_path,
         CATALOGUE[name].paths[0],
         "ONEPASS_DATA",
-        "onepass[hub]",
+        "pip install datasets",
         f"onepass data cache {name} --download",
         root=tmp_path,
     )

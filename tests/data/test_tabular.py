@@ -57,13 +57,72 @@ def test_numbers_are_classes_in_the_order_of_numbers(tmp_path):
     assert data.class_names == ("9", "10", "100")
 
 
+def csv_of(labels, path):
+    path.write_text("x,label\n" + "".join(f"{n}.5,{label}\n" for n, label in enumerate(labels)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["007", "07", "7"],
+        ["1000", "1e3"],
+        ["1", "1.0", "2"],
+        ["false", "true"],
+        ["01", "1", "x3"],
+        ["18446744073709550000", "18446744073709550001", "18446744073709550002"],
+        ["NA", "nan", "null"],
+        ["-1", "-0", "0"],
+    ],
+    ids=" ".join,
+)
+def test_labels_of_a_csv_stay_what_the_file_says(labels, tmp_path):
+    path = csv_of(labels * 4, tmp_path / "a.csv")
+    data = onepass.load(path, label="label", test_fraction=0.5)
+    assert sorted(data.class_names) == sorted(labels)
+    assert torch.bincount(data.train_y).tolist() == [2] * len(labels)
+    known = [data.class_names[k] for k in onepass.load(path, label="label", test=path).train_y]
+    assert known == labels * 4
+
+
+def test_the_rows_of_a_test_file_follow_the_rule_of_all_rows(tmp_path):
+    train = csv_of(["01", "02", "x3"], tmp_path / "train.csv")
+    test = csv_of(["01", "02"], tmp_path / "test.csv")
+    data = onepass.load(train, label="label", test=test)
+    assert [data.class_names[k] for k in data.test_y] == ["01", "02"]
+    with pytest.raises(DataError, match="has the label '1', which"):
+        onepass.load(train, label="label", test=csv_of(["1"], tmp_path / "other.csv"))
+
+
+def test_numbers_of_a_parquet_and_of_a_csv_are_the_same_classes(tmp_path):
+    train = pd.DataFrame({"x": [0.5] * 3, "label": [-1, 9, 10]})
+    test = csv_of(["10", "-1"], tmp_path / "test.csv")
+    data = onepass.load(written(train, tmp_path / "a.parquet"), label="label", test=test)
+    assert data.class_names == ("-1", "9", "10")
+    assert data.test_y.tolist() == [2, 0]
+
+
+def test_a_quote_that_is_not_closed_is_named(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('x,label\n1,"rose"\n2,"iris\n3,rose\n')
+    with pytest.raises(DataError, match=r"a quote .* is not closed"):
+        onepass.load(path, label="label", test_fraction=0.5)
+
+
+def test_latin_1_is_named(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("x,label\n1,caf\u00e9\n2,th\u00e9\n".encode("latin-1"))
+    with pytest.raises(DataError, match="is not UTF-8"):
+        onepass.load(path, label="label", test_fraction=0.5)
+
+
 @pytest.mark.parametrize(
     ("change", "asked", "said"),
     [
         ({"city": "Bonn", "day": "2026-01-02"}, {}, r"'city' \(string\), 'day' \(date32\[day\]\)"),
         ({"petals": [None, *range(ROWS - 1)]}, {}, "column 'petals' has no value in 1 rows"),
         ({"species": [None, *["rose"] * (ROWS - 1)]}, {}, "1 rows have no label"),
-        ({"species": 0.5}, {}, "labels must be text or whole numbers, not double"),
+        ({"species": 0.5}, {}, "labels must be text or whole numbers, not fractions"),
         ({}, {"label": None}, "name the column of the label .* length, species, petals, wild"),
         ({}, {"label": "name"}, "no column 'name'; it has length"),
         ({}, {"test_fraction": None}, "needs test rows"),
@@ -112,7 +171,7 @@ def test_a_damaged_table_is_a_one_line_error(content, suffix, tmp_path):
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
     path = written(FLOWERS, tmp_path / "flowers.csv")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"needs pyarrow: pip install 'onepass\[parquet\]'"):
+    with pytest.raises(DataError, match=r"needs pyarrow: pip install pyarrow"):
         onepass.load(path, label="species", test_fraction=0.5)
 
 

@@ -37,6 +37,8 @@ def test_letters_that_mean_something_to_a_format_are_escaped(runs: Path, tmp_pat
         ("=1+1", "=1+1", "=1+1", "'=1+1"),
         ("@SUM(A1)", "@SUM(A1)", "@SUM(A1)", "'@SUM(A1)"),
         ("-1+1", "-1+1", "-1+1", "'-1+1"),
+        ("\uff1d1+1", "\uff1d1+1", "\uff1d1+1", "'\uff1d1+1"),  # a wide = is one to a spreadsheet
+        ("\ufe621", "\ufe621", "\ufe621", "'\ufe621"),  # a small +
         ("-1.5", "-1.5", "$-1.5$", "-1.5"),
         ("a\nb", r"a\\nb", r"a\textbackslash{}nb", r"a\nb"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -154,7 +156,7 @@ def test_two_results_for_a_seed_are_not_two_seeds(
             folder = tmp_path / place / f"er-{seed}"
             shutil.copytree(runs / f"er-synthetic-m100-s{seed}", folder)
             if place == "after":
-                change_result(folder, **other)
+                change_result(folder, commit="0f", **other)
     table = read_csv(onepass("table", tmp_path, "--format", "csv").out)
     assert [(row["variant"], row["n"]) for row in table] == [("in after", "2"), ("in before", "2")]
     drawn = tmp_path / "bars.svg"
@@ -183,26 +185,82 @@ def test_missing_events_give_one_line(
     assert not caplog.messages
 
 
-def test_two_results_for_a_seed_in_one_folder_are_refused(runs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["er-synthetic-m100-s0", "finetune-synthetic-s0"])
+def test_results_of_one_run_that_disagree_are_refused_where_bits_repeat(
+    method: str, runs: Path, tmp_path: Path
+) -> None:
     for name in ("one", "other"):
-        shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / name)
-    change_result(tmp_path / "other", state_sha256="x")
+        shutil.copytree(runs / method, tmp_path / name)
+    change_result(tmp_path / "other", state_sha256="x", accuracy=99.9)
     done = onepass("table", tmp_path)
     assert done.status == 2
-    assert "two results of one seed" in done.error
-    assert all(str(tmp_path / name) in done.error for name in ("one", "other"))
+    assert f"{tmp_path / 'one'} and {tmp_path / 'other'} are results of one run" in done.err
 
 
-def test_a_method_without_memory_counts_once_even_where_bits_differ(
-    runs: Path, tmp_path: Path
+@pytest.mark.parametrize("other", [{"device": "cuda"}, {"processor": ""}], ids=str)
+def test_elsewhere_the_first_counts_and_the_row_says_so(
+    other: dict[str, object], runs: Path, tmp_path: Path
 ) -> None:
+    """A GPU's bits differ; an early result does not say on which processor it was made."""
     for memory in (100, 200):
         folder = tmp_path / f"finetune-m{memory}-s0"
         shutil.copytree(runs / "finetune-synthetic-s0", folder)
-        change_result(folder, state_sha256=str(memory), accuracy=float(memory))
+        change_result(folder, state_sha256=str(memory), accuracy=float(memory), **other)
+        if "processor" in other:
+            (folder / "run.json").unlink()
     (row,) = read_csv(onepass("table", tmp_path, "--format", "csv").out)
-    assert (row["n"], float(row["accuracy"])) == ("1", 100.0)
-    assert "variant" not in row
+    assert (row["n"], float(row["accuracy"]), row["variant"]) == ("1", 100.0, "uncounted=1")
+
+
+def test_data_of_one_name_and_different_content_are_two_rows(runs: Path, tmp_path: Path) -> None:
+    """An incomplete copy on another machine has the name of the whole dataset."""
+    for seed in (0, 1):
+        shutil.copytree(runs / f"er-synthetic-m100-s{seed}", tmp_path / str(seed))
+    change_result(tmp_path / "1", data_sha256="ab" * 32, identity="another")
+    table = read_csv(onepass("table", tmp_path, "--format", "csv", "--against", "er").out)
+    assert [row["n"] for row in table] == ["1", "1"]
+    assert table[1]["dataset"] == "synthetic abababab"
+    first, second = (row["dataset"] for row in table)
+    assert first != second and first.startswith("synthetic ")
+
+
+def test_an_early_result_without_a_checksum_is_of_the_only_data_known(
+    runs: Path, tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        shutil.copytree(runs / f"er-synthetic-m100-s{seed}", tmp_path / str(seed))
+    change_result(tmp_path / "1", data_sha256="")
+    (row,) = read_csv(onepass("table", tmp_path, "--format", "csv").out)
+    assert (row["n"], row["dataset"]) == ("2", "synthetic")
+
+
+def test_two_states_of_a_users_method_are_two_rows(runs: Path, tmp_path: Path) -> None:
+    for seed, source in enumerate(("0123456789ab", "ba9876543210")):
+        shutil.copytree(runs / f"er-synthetic-m100-s{seed}", tmp_path / str(seed))
+        change_result(tmp_path / str(seed), source=source)
+    table = read_csv(onepass("table", tmp_path, "--format", "csv").out)
+    assert [(row["variant"], row["n"]) for row in table] == [
+        ("source=0123456789ab", "1"),
+        ("source=ba9876543210", "1"),
+    ]
+
+
+def test_a_folder_that_cannot_be_read_is_named_beside_the_table(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for seed in (0, 1):
+        shutil.copytree(runs / f"er-synthetic-m100-s{seed}", tmp_path / str(seed))
+    scan = os.scandir
+
+    def refuse(path: str) -> object:  # a mode refuses nothing to root
+        if path == str(tmp_path / "1"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    (row,) = read_csv(onepass("table", tmp_path, "--format", "csv").out)
+    assert row["n"] == "1"
+    assert f"{tmp_path / '1'} cannot be read: Permission denied" in caplog.text
 
 
 def test_datasets_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:

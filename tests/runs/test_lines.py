@@ -94,6 +94,13 @@ def test_a_file_that_is_not_a_results_file_is_named(content, file):
         lines.read_results(file)
 
 
+def test_a_byte_order_mark_is_named(result, file):
+    lines.append_result(file, result)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    with pytest.raises(RunError, match="begins with a byte order mark"):
+        lines.read_results(file)
+
+
 def test_a_line_cut_short_is_passed_over_and_replaced_by_the_next(result, file, caplog):
     for seed in (0, 1):
         lines.append_result(file, replace(result, seed=seed))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Generator, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,12 @@ import pytest
 from command import untouched
 
 import onepass
-from onepass.base.errors import OnepassError
+from onepass.base import fileio
+from onepass.base.errors import OnepassError, WriteError
 from onepass.evaluation.callbacks import Progress
 from onepass.executors.base import Outcome
 from onepass.executors.serial import Serial
-from onepass.runs import lines
+from onepass.runs import lines, query
 from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 from onepass.sweeps.run import SweepListener, SweptRun
@@ -128,6 +132,64 @@ def test_a_result_is_appended_once_and_its_run_is_then_skipped(tmp_path: Path) -
         assert [run.state for run in runs] == [state, state]
         assert [run.seed for run in lines.read_results(file)] == [0, 0]
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def linked(file: Path) -> None:
+    file.with_name("other").write_text("")
+    file.symlink_to(file.with_name("other"))
+
+
+def in_a_missing_folder(file: Path) -> None:
+    file.parent.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (linked, "it is a link to another file"),
+        (in_a_missing_folder, "No such file or directory"),
+        (lambda file: file.write_text("remember the milk"), "its last line is not JSON"),
+        (lambda file: file.write_text("") or file.chmod(0o400), "Permission denied"),
+    ],
+)
+def test_a_file_that_cannot_grow_is_refused_before_the_first_run(
+    prepare: Callable[[Path], object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Path] = []
+    monkeypatch.setattr("onepass.runs.execute.run_job", lambda job, out, **_: begun.append(out))
+    opened = os.open
+
+    def open_as_another_user(path: Path, flags: int, mode: int = 0o777) -> int:
+        """Refuses what the mode forbids, also where the tests run as root."""
+        if Path(path).exists() and flags & os.O_RDWR and not Path(path).stat().st_mode & 0o200:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_as_another_user)
+    file = tmp_path / "folder" / "a.jsonl"
+    file.parent.mkdir()
+    prepare(file)
+    with pytest.raises(WriteError, match=said):
+        swept(tmp_path / "out", append=file)
+    assert not begun and not (tmp_path / "out").exists()
+
+
+def test_a_run_whose_line_cannot_be_added_is_kept_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fileio, "_write_all", full)
+    with pytest.raises(WriteError, match=r"No space left .* the finished run is kept in ") as told:
+        onepass.sweep(SMALL, append=tmp_path / "a.jsonl", device="cpu")
+    kept = Path(str(told.value).rpartition(" kept in ")[2])
+    assert kept.is_relative_to(tmp_path)
+    monkeypatch.undo()
+    (result,) = query.find_results(kept)
+    assert (result.method, result.seed) == ("er", 0)
 
 
 def test_runs_that_do_not_fit_into_the_time_are_left(

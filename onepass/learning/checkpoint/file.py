@@ -61,6 +61,7 @@ def checkpoint_content(learner: Learner, *, memory: bool = True) -> dict[str, An
         "state": finite_state(learner, memory=memory),
         **({} if scorer is None else {"scorer": scorer}),
         "spent": {purpose: list(images) for purpose, images in spent.items()},
+        "scorer_counted": learner._scorer_is_counted,
         **({"class_names": list(names.values())} if known else {}),
     }
 
@@ -243,6 +244,8 @@ def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
     spent = {purpose: _images(n, purpose) for purpose, n in content["spent"].items()}
     if learner._prepared:
         learner.trainer.image_counts = spent
+    if content.get("scorer_counted"):  # older files do not say
+        learner._counted_scorer = learner._moment
     return learner
 
 
