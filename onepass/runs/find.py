@@ -100,7 +100,8 @@ class FoundRun:
         if self.folder:  # early results have these in run.json only
             begun = self.description
             early = {"settings": self.settings, **{name: begun.get(name) for name in BEGUN}}
-            values |= {name: value for name, value in early.items() if value and name not in values}
+            missing = {name: value for name, value in early.items() if not values.get(name)}
+            values = {**values, **{name: value for name, value in missing.items() if value}}
         return Result.read(values, self.where, source)
 
     def has(self, key: str) -> bool:

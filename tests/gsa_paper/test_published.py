@@ -165,7 +165,8 @@ def test_a_figure_stands_beside_each_of_two_folders_of_the_same_runs(
 ) -> None:
     for name, accuracy in {"mine": 30.0, "yours": 31.0}.items():
         shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / name / "gsa")
-        change_result(tmp_path / name / "gsa", **AS_IN_THE_PAPER, settings={}, accuracy=accuracy)
+        changes = {**AS_IN_THE_PAPER, "settings": {}, "accuracy": accuracy, "commit": name}
+        change_result(tmp_path / name / "gsa", **changes)
     text = onepass("table", tmp_path, "--format", "csv", "--against", "published").out
     assert [row["variant"] for row in read_csv(text)] == ["in mine", "in yours"]
     assert all("31.4 ± 0.2" in row["published"] for row in read_csv(text))
