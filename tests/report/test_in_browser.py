@@ -202,7 +202,8 @@ def test_figures_follow_what_is_chosen(browser: Any) -> None:
 
 def test_only_comparable_rows_compete(runs: Path, tmp_path: Path) -> None:
     result = json.loads((runs / "er-digits-m100-s0/result.json").read_text())
-    held_out = {**result, "variant": "validation=0.1", "accuracy": 100.0}
+    other = {"variant": "validation=0.1", "identity": "another", "accuracy": 100.0}
+    held_out = {**result, **other}
     (tmp_path / "kept.jsonl").write_text(json.dumps(held_out) + "\n" + json.dumps(result) + "\n")
     page = write_lines(tmp_path / "kept.jsonl", to=tmp_path / "report.html")
     with browsers.opened() as browser:
