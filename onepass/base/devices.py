@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SMALLEST_FLOAT = math.ulp(0.0)  # equals 0 only while this thread treats subnormals as 0
 AUTOCAST = ("cpu", "cuda", "mps")
-PROCESS = os.getpid()  # the one that has imported onepass
+IMPORTING_PROCESS = os.getpid()
 LARGE = 10_000  # a setting at least this large is named when RAM or GPU memory runs out
 # torch reports a lack of RAM, and sizes that overflow, in errors of general types with these texts.
 OUT_OF_MEMORY_TEXTS = (
@@ -87,7 +87,7 @@ def own_precision() -> AbstractContextManager[object]:
 
     casting = [kind for kind in AUTOCAST if torch.is_autocast_enabled(kind)]
     dtype = torch.get_default_dtype()
-    if not casting and dtype is torch.float32:  # nearly always: a step pays for two questions only
+    if not casting and dtype is torch.float32:  # the usual case, which must cost a step little
         return nullcontext()
     return _in_float32(casting, dtype)
 
@@ -110,7 +110,7 @@ def expect_working_threads() -> None:
     child would wait for them forever."""
     import torch
 
-    if os.getpid() != PROCESS and torch.get_num_threads() > 1:
+    if os.getpid() != IMPORTING_PROCESS and torch.get_num_threads() > 1:
         raise InputError(
             "this process was forked, and torch's threads are not copied by a fork: call "
             "torch.set_num_threads(1) in it first, or start it with multiprocessing's 'spawn'"

@@ -23,8 +23,8 @@ class TooLargeError(InputError):
 
 
 class UnknownNameError(OnepassError, LookupError):
-    """There is no method, dataset, setting or other entry of this name. The message lists the valid
-    names and suggests one that is similar."""
+    """No method, dataset, setting or other entry has this name. The message lists the valid names
+    and suggests one that is similar."""
 
     def __init__(self, kind: str, name: str, valid: Iterable[str], more: str = "") -> None:
         names = sorted(valid)

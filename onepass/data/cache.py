@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -49,14 +49,17 @@ def cache_folder(name: str, identity: str) -> Path:
 def cached_arrays(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> CachedArrays:
     """Returns the arrays of a dataset from its cache folder. Decodes them by `read` if they are
     missing or damaged, or if the fingerprint of the source has changed."""
-    # A folder appears whole, so that one that is current is used without the lock: a cache that may
-    # only be read (an administrator's, or in a container's image) serves too.
-    if (found := _current(folder, fingerprint)) is not None:
+    # A folder appears whole, so that a current one is used without the lock: a cache that may only
+    # be read (an administrator's, or in a container's image) serves too.
+    stamp, found = _stamp(folder), open_cached(folder)
+    if found is not None and _read_meta(folder)["fingerprint"] == fingerprint:
         return found
     with _cache_lock(folder):
-        if (found := _current(folder, fingerprint)) is not None:  # another process has made it
-            return found
-        if open_cached(folder) is not None:
+        if _stamp(folder) != stamp:  # another process has made it meanwhile
+            found = open_cached(folder)
+            if found is not None and _read_meta(folder)["fingerprint"] == fingerprint:
+                return found
+        if found is not None:
             log.warning("the files behind %s have changed; decoding them again", folder)
         _build(folder, fingerprint, read())
         built = open_cached(folder)
@@ -142,10 +145,12 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _current(folder: Path, fingerprint: str) -> CachedArrays | None:
-    """Returns the arrays if they are whole and of these files."""
-    found = open_cached(folder)
-    return found if found is not None and _read_meta(folder)["fingerprint"] == fingerprint else None
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """Returns what changes whenever the folder is replaced; None if it is missing."""
+    with suppress(OSError):
+        stat = (folder / "meta.json").stat()
+        return stat.st_ino, stat.st_mtime_ns
+    return None
 
 
 @contextmanager

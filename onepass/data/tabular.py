@@ -53,7 +53,8 @@ def read_table(
     if strange := set(tables[1].labels).difference(names):
         raise DataError(f"{test} has the label {sorted_classes(strange)[0]!r}, which {path} lacks")
     # [training, test]; the same table twice if a fraction of it is held out
-    xs = [_as_samples(path, table.x) for table in tables]
+    files = [path, path if test is None else test]
+    xs = [_as_samples(file, table.x) for file, table in zip(files, tables, strict=True)]
     ys = [class_numbers(table.labels, names) for table in tables]
     if test_fraction is not None:
         held = held_out_mask(ys[0], test_fraction)

@@ -710,7 +710,7 @@ class Learner(ABC):
 
     @property
     def _scorer_is_counted(self) -> bool:
-        """Whether the images of this state's scorer are in `image_counts` already."""
+        """True if `image_counts` already has the images of this state's scorer."""
         made = self._scorer is not None and self._scorer[0] == self._moment
         return made or self._counted_scorer == self._moment
 

@@ -11,6 +11,7 @@ from onepass.base.devices import is_on_host, widest_float
 from onepass.base.expect import expect_number
 from onepass.memory.store import Store
 
+FEW = 4  # samples of a batch that are written faster one by one than together
 MOST_OFFERED = 2**62  # below the overflow of int64
 
 
@@ -42,8 +43,7 @@ class Reservoir(Store):
 
     def _add_on_host(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """Stores the same samples in the same slots on the CPU, where reading numbers is cheap.
-        Late in a stream most batches write nothing, and others a sample or two, so that a loop over
-        samples is faster than one write."""
+        Late in a stream most batches write nothing, and others a sample or two."""
         offered, size = int(self.offered), int(self.size)
         slots = (
             size + i if size + i < self.capacity else int(uniform * (offered + i + 1))
@@ -51,6 +51,11 @@ class Reservoir(Store):
         )
         # a later sample of the batch with the same slot overwrites an earlier one
         last = {slot: i for i, slot in enumerate(slots) if slot < self.capacity}
+        if len(last) > FEW:
+            accepted = torch.tensor(list(last.values()))
+            kept = {name: values[accepted] for name, values in fields.items()}
+            self.write(torch.tensor(list(last)), x[accepted], y[accepted], **kept)
+            return
         for slot, i in last.items():
             self.x[slot], self.y[slot] = x[i], y[i]
             for name, values in fields.items():

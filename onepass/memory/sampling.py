@@ -101,6 +101,5 @@ def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
     >>> nth_true(counts, torch.tensor([0, 2]))
     tensor([1, 4])
     """
-    return torch.searchsorted(
-        counts, ranks.to(counts.dtype), right=True
-    )  # the first position where counts > rank
+    # the first position where counts > rank
+    return torch.searchsorted(counts, ranks.to(counts.dtype), right=True)

@@ -19,7 +19,7 @@ from onepass.runs.result import Result
 from onepass.runs.variant import FOLDER, REVISION, Variant
 
 UNCOUNTED = "uncounted"  # in a variant: results of seeds that have one already
-HIDDEN = ("source", "device")  # not in a variant, unless results that look the same differ in it
+SPLITTING = ("source", "device")  # a row has one of each; named only if alike results differ
 ROW_KEYS = ("method", "variant", "dataset", "memory")  # two rows differ in at least one of these
 # Settings that never split a row. They follow from other fields, or (precision and engine) the
 # variant names them already.
@@ -163,15 +163,15 @@ def group_by_row(results: Sequence[Result]) -> list[list[Result]]:
     alike: dict[tuple[Any, ...], list[Result]] = {}
     for result in with_distinct_datasets(results):
         key = (result.dataset, result.memory, result.method, str(result.variant))
-        hidden = (result.revision, *(getattr(result, name) for name in HIDDEN))
+        splitting = (result.revision, *(getattr(result, name) for name in SPLITTING))
         copy = (result.seed, result.state_sha256, result.accuracy)
-        groups.setdefault((key, hidden), {}).setdefault(copy, result)
+        groups.setdefault((key, splitting), {}).setdefault(copy, result)
         alike.setdefault(key, []).append(result)
     return [
         row
         for (key, _), group in groups.items()
         for same in _split_by_settings(
-            [_naming_hidden(result, alike[key]) for result in group.values()]
+            [_naming_differences(result, alike[key]) for result in group.values()]
         )
         for row in _split_repeated_seeds(same)
     ]
@@ -216,7 +216,7 @@ def with_distinct_datasets(results: Sequence[Result]) -> list[Result]:
     ]
 
 
-def _naming_hidden(result: Result, alike: Sequence[Result]) -> Result:
+def _naming_differences(result: Result, alike: Sequence[Result]) -> Result:
     """Adds to the variant in what a result differs from those that otherwise look the same.
 
     The revision is added whenever it is not the present one. Revision 0 means that the run is older
@@ -227,7 +227,7 @@ def _naming_hidden(result: Result, alike: Sequence[Result]) -> Result:
     named = {}
     if revision != (method.revision if method else max(revisions)) and revisions != {0}:
         named[REVISION] = str(revision or "unknown")
-    for name in HIDDEN:
+    for name in SPLITTING:
         if len({getattr(other, name) for other in alike}) > 1:
             named[name] = getattr(result, name) or "unknown"
     return replace(result, variant=Variant(named | result.variant)) if named else result

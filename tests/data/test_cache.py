@@ -541,3 +541,12 @@ def test_a_cache_that_may_only_be_read_serves(source, entry, monkeypatch):
     shutil.rmtree(entry)
     with pytest.raises(WriteError, match="Permission denied"):
         onepass.load(str(source))
+
+
+def test_a_damaged_cache_is_named_once_and_decoded_again(source, entry, caplog):
+    (entry / "train_y.npy").unlink()
+    with caplog.at_level(logging.WARNING):
+        onepass.load(str(source))
+    (line,) = caplog.messages
+    assert "train_y.npy is missing" in line
+    assert only(entry.parent) == entry and (entry / "train_y.npy").exists()

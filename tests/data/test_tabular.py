@@ -158,6 +158,13 @@ def test_a_test_file_must_have_the_columns_and_classes_of_the_training_file(chan
         onepass.load(path, label="species", test=written(other, tmp_path / "other.csv"))
 
 
+def test_features_that_are_no_numbers_name_the_file_that_has_them(tmp_path):
+    train = written(FLOWERS, tmp_path / "flowers.csv")
+    test = written(FLOWERS.assign(length=np.inf), tmp_path / "other.csv")
+    with pytest.raises(DataError, match=r"other\.csv: .*infinity"):
+        onepass.load(train, label="species", test=test)
+
+
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3\n", b"PAR1 nothing", b"\xff\xfe\x00,\n1\n"])
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_damaged_table_is_a_one_line_error(content, suffix, tmp_path):

@@ -75,18 +75,18 @@ def test_fail_fast_stops_the_command_at_the_first_failure(tmp_path: Path) -> Non
     job = replace(SHORT, seed=0)
     (tmp_path / job.folder_name).mkdir()
     (tmp_path / job.folder_name / "notes.txt").touch()
-    arguments = (
+    arguments = [
         "run",
         "er",
         "--dataset",
         "synthetic",
         "--batch",
-        60,
+        "60",
         "--seeds",
-        2,
+        "2",
         "--device",
         "cpu",
-    )
+    ]
     done = command.onepass(*arguments, "--resume", "--fail-fast", "--out", tmp_path)
     assert done.status == 2
     assert "something else" in done.error
