@@ -18,13 +18,14 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *(ROOT / folder / "README.md" for folder in ("examples", "benchmarks", "results")),
 ]
-FENCED = re.compile(r"^```(?:bash)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)  # language, content
 INDENTED = re.compile(r"^ {4}(onepass [^\n]+)$", re.MULTILINE)
 
 
 def commands_on(text: str) -> list[list[str]]:
     """Returns the words of each command in a fenced or indented block, without comments."""
-    fenced = [line for block in FENCED.findall(text) for line in block.splitlines()]
+    blocks = [content for language, content in FENCED.findall(text) if language in ("", "bash")]
+    fenced = [line for block in blocks for line in block.splitlines()]
     lines = [line for line in fenced if line.startswith("onepass ")] + INDENTED.findall(text)
     return [shlex.split(line, comments=True) for line in lines]
 
@@ -52,7 +53,8 @@ def test_commands_on_a_page_exist_and_have_their_options(page: Path) -> None:
 
 def test_a_command_or_option_that_does_not_exist_is_found() -> None:
     fenced = "```\nonepass run er --memory 5  # five\nonepass runs list --nope\n```\n"
-    text = f"{fenced}\n    onepass tell er\n"
+    python = "```python\n>>> import onepass\n```\n"  # its end begins no block
+    text = f"{python}{fenced}\n    onepass tell er\n"
     assert [mistake(words) for words in commands_on(text)] == [None, "--nope", "tell"]
 
 

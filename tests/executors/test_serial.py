@@ -75,19 +75,9 @@ def test_fail_fast_stops_the_command_at_the_first_failure(tmp_path: Path) -> Non
     job = replace(SHORT, seed=0)
     (tmp_path / job.folder_name).mkdir()
     (tmp_path / job.folder_name / "notes.txt").touch()
-    arguments = [
-        "run",
-        "er",
-        "--dataset",
-        "synthetic",
-        "--batch",
-        "60",
-        "--seeds",
-        "2",
-        "--device",
-        "cpu",
-    ]
-    done = command.onepass(*arguments, "--resume", "--fail-fast", "--out", tmp_path)
+    arguments = ["run", "er", "--dataset", "synthetic", "--batch", 60, "--seeds", 2]
+    options = ["--device", "cpu", "--resume", "--fail-fast", "--out", tmp_path]
+    done = command.onepass(*arguments, *options)
     assert done.status == 2
     assert "something else" in done.error
     assert [path.name for path in tmp_path.iterdir()] == [job.folder_name]
