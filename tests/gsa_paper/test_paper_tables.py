@@ -288,7 +288,8 @@ def test_all_committed_lines_make_whole_tables(like: str) -> None:
     assert done.status == 0, done.err
     parts = done.out.split("\n\n")
     assert len(parts) == (1 if like == "table3" else 4)
-    assert [expect_tabular(part) for part in parts] == {"table1": [7] * 4, "table2": [13] * 4, "table3": [10]}[like]
+    columns = {"table1": [7] * 4, "table2": [13] * 4, "table3": [10]}
+    assert [expect_tabular(part) for part in parts] == columns[like]
 
 
 @pytest.mark.parametrize("option", [("--pivot", "memory"), ("--per-run",), ("--columns", "n")])
