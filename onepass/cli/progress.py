@@ -23,7 +23,8 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from onepass.base.news import PAUSE, Line
+from onepass.base import news
+from onepass.base.news import Line
 from onepass.base.text import printable
 from onepass.cli.app import messages
 from onepass.evaluation import callbacks
@@ -67,7 +68,7 @@ class Lines:
             return
         else:
             now = time.monotonic()
-            if now - self.printed < max(PAUSE / 2, (now - self.began) / 30):
+            if now - self.printed < max(news.PAUSE / 2, (now - self.began) / 30):
                 return
             self.printed = now
         print_line(f"{name}: {line.text}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from onepass.base.parts import ImageCount
+from onepass.evaluation.metrics import FEWEST_POINTS
 from onepass.learning.image_counts import images_per_batch
 from onepass.learning.learner import Learner
 from onepass.learning.replay import Replay
@@ -58,17 +59,21 @@ def default_every(stream: Stream) -> int | None:
     user chooses it. None stands for a twentieth of the steps.
 
     If scoring would then cost more than a fifth of training, it is the smallest number at which it
-    does not, or at which nothing is scored but what is scored at task ends anyway. Training is
-    reckoned as plain replay in the common setting, so that all methods are scored at the same
-    points. A short run keeps a twentieth."""
+    does not, or at which it costs no more than at task ends alone; and all steps, so that only task
+    ends are left, if any-time accuracy would have too few points. Training is reckoned as plain
+    replay in the common setting, so that all methods are scored at the same points. A short run
+    keeps a twentieth."""
     scored, usual = ScoredSamples(stream), twentieth(stream)
     replayed = len(stream) * Replay.replay
     training = ImageCount(trained=samples_of(stream) + replayed).forwards
     if not _is_long(training + scored.count(usual), stream):
         return None
     most = max(training // SHARE, scored.at_task_ends)
-    every = next(n for n in range(usual, len(stream) + 1) if scored.count(n) <= most)
-    return None if every == usual else every
+    steps = len(stream)
+    every = next(n for n in range(usual, steps + 1) if scored.count(n) <= most)
+    if every == usual:
+        return None
+    return every if steps // every >= FEWEST_POINTS else steps
 
 
 def scoring_cost(learner: Learner, stream: Stream, every: int, *, prequential: bool) -> str:
