@@ -48,13 +48,14 @@ def progress_bars() -> Progress:
 
 
 class Lines:
-    """Prints the lines that runs tell. Each note is printed once, whichever run tells it first.
+    """Prints the lines that runs tell. Each note is printed once, whichever run tells it first. In
+    a terminal the lines about steps are left out, because bars show the same.
 
-    A run paces its own lines about progress. Those of many runs are thinned out here: to one in
-    five seconds, and in a thirtieth of the time so far. In a terminal the lines about steps are
-    left out, because bars show the same."""
+    A run paces its own lines. Those of `many` runs are thinned out here: to one in five seconds,
+    and in a thirtieth of the time so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, many: bool) -> None:
+        self.many = many
         self.began = self.printed = time.monotonic()
         self.notes: set[str] = set()
 
@@ -64,14 +65,16 @@ class Lines:
             if line.text in self.notes:
                 return
             self.notes.add(line.text)
-        elif line.kind == "steps" and bars_are_seen():
+        elif (line.kind == "steps" and bars_are_seen()) or (self.many and not self._is_due()):
             return
-        else:
-            now = time.monotonic()
-            if now - self.printed < max(news.PAUSE / 2, (now - self.began) / 30):
-                return
-            self.printed = now
         print_line(f"{name}: {line.text}")
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        if now - self.printed < news.PAUSE * max(1 / 2, (now - self.began) / 300):
+            return False
+        self.printed = now
+        return True
 
 
 def bars_are_seen() -> bool:
@@ -92,7 +95,7 @@ class JobBars:
     """A bar for each of several jobs, whether they run in this process or in others."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self.display, self.lines = progress_bars(), Lines()
+        self.display, self.lines = progress_bars(), Lines(many=len(jobs) > 1)
         self.names = [f"{job.method} seed {job.seed}" for job in jobs]
         self.bar_of = [
             self.display.add_task(name, total=None, note="", visible=False) for name in self.names
@@ -131,7 +134,7 @@ class SweepBars:
 
     def __init__(self) -> None:
         self.ended = self.failed = 0
-        self.display, self.lines = progress_bars(), Lines()
+        self.display, self.lines = progress_bars(), Lines(many=True)
         self.bar_of: dict[int, TaskID] = {}
 
     def start(self, names: Sequence[str], done: int) -> None:

@@ -124,7 +124,7 @@ class SearchDisplay(TuneListener):
 
     def __init__(self, method: str, trials: int) -> None:
         self.name, self.trials = f"{method} trials", trials
-        self.bars, self.lines = progress_bars(), Lines()
+        self.bars, self.lines = progress_bars(), Lines(many=True)
         self.runs: dict[tuple[int, int] | None, Any] = {}
 
     def __enter__(self) -> Self:
