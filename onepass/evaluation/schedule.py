@@ -19,7 +19,7 @@ from onepass.streams import Stream
 POINTS_PER_RUN = 20  # equally spaced evaluation points
 SHARE = 5  # scoring may cost a fifth of training
 # A run is long if so many values pass through the network: the pixels of 3000 colour images of
-# 64x64, each learned with replay. With an ordinary network that takes a CPU minutes.
+# 32x32, learned with replay. With a convolutional network that takes a CPU minutes.
 LONG = 200_000_000
 
 
