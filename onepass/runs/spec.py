@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from onepass import data, streams
 from onepass.base import devices
-from onepass.base.errors import InputError, UnknownNameError
+from onepass.base.errors import InputError, OnepassError, UnknownNameError
 from onepass.base.settings import (
     Preset,
     construct,
@@ -21,7 +21,6 @@ from onepass.base.settings import (
 )
 from onepass.base.text import printable
 from onepass.data.known import is_path
-from onepass.evaluation import schedule
 from onepass.learning import registry
 from onepass.runs.variant import PRESET, Variant
 
@@ -251,14 +250,19 @@ class Job:
         """Returns `schedule.default_every` of the job's stream; None if it has no effect. The seed
         is 0, so that runs that differ only in their seeds are scored at the same steps. A method
         that learns all classes as one task is scored as if it did not."""
+        from onepass.evaluation import schedule
+
         info = registry.get(self.method)
         if self.every is not None or info.learner.traits.trains_to_score:
             return None
         table = self.full_stream(usual_tasks)
         if info.one_task and "tasks" in table:
             table["tasks"] = usual_tasks
-        scored = full.hold_out(self.validation) if self.validation else full
-        return schedule.default_every(streams.make_stream(scored, table, seed=0))
+        try:
+            scored = full.hold_out(self.validation) if self.validation else full
+            return schedule.default_every(streams.make_stream(scored, table, seed=0))
+        except OnepassError:  # making the run, or a check before it, raises the error
+            return None
 
     # ---- its settings, data, stream and learner
 
@@ -309,6 +313,8 @@ class Job:
     def score_every(self, stream: Stream) -> int | None:
         """Returns the number of steps between evaluation points. Returns None if `every` is not
         given and the method has to train before it is scored: then it is scored at the end only."""
+        from onepass.evaluation import schedule
+
         if self.every is None and registry.get(self.method).learner.traits.trains_to_score:
             return None
         return self.known_every or schedule.twentieth(stream)

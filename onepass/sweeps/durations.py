@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
 from onepass import streams
-from onepass.base.parts import FORWARDS
 from onepass.base.settings import construct
 from onepass.learning import registry
 from onepass.runs.result import Result
@@ -40,6 +39,8 @@ class Durations:
 
     def learn(self, result: Result) -> None:
         """Adds a finished run."""
+        from onepass.base.parts import FORWARDS
+
         where = (result.dataset_identity, result.device)
         took = result.seconds + result.scoring_seconds + result.capture_seconds
         kind = (*where, result.method, result.memory, str(result.variant))
