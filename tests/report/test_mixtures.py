@@ -28,7 +28,11 @@ CHOICES = {
     "threads": [1, 2],
     "normalise": ["dataset", "first-task"],
     "prequential": [False, True],
-    "fingerprint": [Fingerprint("a" * 64, 5), Fingerprint("b" * 64, 5)],
+    "fingerprint": [
+        Fingerprint("a" * 64, 5),
+        Fingerprint("b" * 64, 5),
+        Fingerprint("a" * 64, 5, 9),
+    ],
     # facts of a result
     "source": ["", "0123", "4567"],  # of a user's method
     "revision": [1, 2],
