@@ -100,9 +100,9 @@ class Study:
         """Returns every trial that has its settings, in order. A trial that a kill left without
         settings does not count. Raises a RunError if a trial is damaged."""
         every = self._all_trials()
-        for trial in every:
-            if problem := _damage(trial, self.states.COMPLETE):
-                raise self._unusable(f"{problem} of trial {trial.number} is damaged")
+        for number, trial in enumerate(every):
+            if problem := _damage(trial, number, self.states):
+                raise self._unusable(f"{problem} of trial {number} is damaged")
         return [trial for trial in every if SETTINGS in trial.user_attrs]
 
     def unfinished(self) -> list[Trial]:
@@ -113,6 +113,9 @@ class Study:
                 with self._damage_in_one_line():
                     self.study.tell(trial.number, state=self.states.FAIL)
         running = [trial for trial in self.trials() if trial.state == self.states.RUNNING]
+        for trial in running:
+            if trial.user_attrs[SETTINGS].keys() != trial.params.keys():
+                raise self._unusable(f"the setting of trial {trial.number} is damaged")
         return [Trial(trial.number, trial.user_attrs[SETTINGS]) for trial in running]
 
     def ask(self, space: Space, seed: int) -> Trial:
@@ -187,14 +190,19 @@ class Study:
         return int(self.storage.get_trial_id_from_study_id_trial_number(self.number, number))
 
 
-def _damage(trial: Any, complete: Any) -> str:
-    """Returns which entry of a trial has no valid value, or "". Optuna reads any value there."""
-    settings = trial.user_attrs.get(SETTINGS)
-    if settings is not None and not _are_texts(settings, trial.params):
+def _damage(trial: Any, number: int, states: Any) -> str:
+    """Returns which entry of the trial at position `number` has no valid value, or "". Optuna reads
+    any value there. Only a trial that a kill has ended may lack its settings."""
+    if trial.number != number:
+        return "the number"
+    settings, over = trial.user_attrs.get(SETTINGS), trial.state.is_finished()
+    killed = settings is None and trial.state in (states.RUNNING, states.FAIL)
+    # Another process may be writing a trial that is not over, so its names are not compared.
+    if not killed and not _are_texts(settings, trial.params if over else settings):
         return "the setting"
     if not isinstance(trial.user_attrs.get(PROBLEM, ""), str):
         return "the problem"
-    if trial.state == complete and not isinstance(trial.value, int | float):
+    if trial.state == states.COMPLETE and not isinstance(trial.value, int | float):
         return "the value"
     if not all(isinstance(score, int | float) for score in trial.intermediate_values.values()):
         return "a score"
@@ -203,8 +211,11 @@ def _damage(trial: Any, complete: Any) -> str:
 
 def _are_texts(settings: Any, names: Iterable[str]) -> bool:
     """Returns whether the settings are a dictionary of texts with these names."""
-    named = isinstance(settings, dict) and settings.keys() == set(names)
-    return named and all(isinstance(text, str) for text in settings.values())
+    return (
+        isinstance(settings, dict)
+        and settings.keys() == set(names)
+        and all(isinstance(text, str) for text in settings.values())
+    )
 
 
 def _words(problem: Exception) -> str:
