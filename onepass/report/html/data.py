@@ -69,6 +69,7 @@ def _row(
     return {
         "name": _word(f"{first.method} {first.variant.beyond(common)}".rstrip()),
         "method": _word(first.method),
+        "series": _word(f"{first.method} {first.variant.without(*PROTOCOL)}".rstrip()),
         "variant": _word(str(first.variant)),
         "dataset": _word(first.dataset),
         "memory": first.memory,
