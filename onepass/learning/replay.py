@@ -66,7 +66,10 @@ class WithMemory(Learner):
         share = newest_share(int(self.newest.first), len(self.classes))
         x = x[mix_newest(self.newest.contains(y), share)]
         self.trainer.count_images("scores", ImageCount(trained=0, scored=len(x)))
-        return recalibrated_copy(self.trainer.predicting_model, self.model, self.views.normalise(x))
+        views = self.views.normalise(x)
+        with torch.no_grad():
+            self.trainer.expect_room(views)
+        return recalibrated_copy(self.trainer.predicting_model, self.model, views)
 
 
 class NewestClasses(StatefulPart):

@@ -23,6 +23,7 @@ from onepass.nets.head import (
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import FeatureClassifier, NearestMean
+from onepass.nets.pass_bytes import pass_bytes
 from onepass.nets.per_sample_gradients import Gradients, gradients_per_batch
 from onepass.nets.projection_head import project, projection_head
 from onepass.nets.registry import NETWORKS, Network, network
@@ -63,6 +64,7 @@ __all__ = [
     "in_parallel",
     "logits_with",
     "network",
+    "pass_bytes",
     "parameters_after_step",
     "preprocessing",
     "project",
