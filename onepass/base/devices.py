@@ -24,7 +24,14 @@ AUTOCAST = ("cpu", "cuda", "mps")
 IMPORTING_PROCESS = os.getpid()
 LARGE = 10_000  # a setting at least this large is named when RAM or GPU memory runs out
 SAMPLE = "values in a sample"
-PER_STEP = ("batch", "replay", "current", "mix", "fit_batch")  # samples that a step takes
+PER_STEP = (
+    "batch",
+    "replay",
+    "current",
+    "mix",
+    "candidates",
+    "fit_batch",
+)  # samples that a step takes
 # torch reports a lack of RAM, and sizes that overflow, in errors of general types with these texts.
 OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
@@ -47,6 +47,7 @@ from onepass.nets import (
     pass_bytes,
     preprocessing,
     retie,
+    tied_copy,
     tied_eval_copy,
 )
 from onepass.nets.fast import parallel
@@ -315,31 +316,32 @@ class Trainer:
         steps up to the first one that trains the network. Each pass is compared with the RAM that
         those before it have left. Later steps need as much."""
         trained = False
+        like = tied_copy(self.model)  # inside a pass in bf16 the network has other weights
 
         def expect_room(body: nn.Module, arguments: tuple[Tensor, ...]) -> None:
             nonlocal trained
-            x = arguments[0]
+            x, trains = arguments[0], torch.is_grad_enabled()
             # a second repeat is not checked: the first has not given back all RAM that it reuses
             if self.first_repeat and devices.is_on_host(x) and not in_vmap(x):
-                self.expect_room(x)
-                trained = trained or torch.is_grad_enabled()
+                self.expect_room(x, like if trains else self._tied_model)
+                trained = trained or trains
 
-        handle = self.model.body.register_forward_pre_hook(expect_room)
-        try:
+        with ExitStack() as hooks:
+            for body in (self.model.body, self._tied_model.body):
+                hooks.callback(body.register_forward_pre_hook(expect_room).remove)
             yield
-        finally:
-            handle.remove()
         self.fits = trained
 
-    def expect_room(self, x: Tensor) -> None:
-        """Raises a MemoryError if there is too little RAM for a forward pass of inputs x and, if
+    def expect_room(self, x: Tensor, network: Classifier) -> None:
+        """Raises a MemoryError if there is too little RAM for a forward pass of inputs x or, if
         gradients are enabled, for the gradients and moments of the weights."""
         free = ram.free_ram_bytes()
         if free is None or not devices.is_on_host(x):
             return
         need = self.optimizer.bytes_to_come if torch.is_grad_enabled() else 0
-        if need + MOST_HELD * x.numel() > free:  # else the pass need not be examined
-            need += pass_bytes(self.eval_model, x) or 0
+        if max(need, MOST_HELD * x.numel()) > free:  # else the pass need not be examined
+            # not the sum: moments are made when what the pass has kept is free again
+            need = max(need, pass_bytes(network, x) or 0)
             gc.collect()  # an earlier learner may not have been freed yet
         shape = "x".join(map(str, x.shape[1:]))
         ram.expect_ram(need, f"a forward pass of {len(x)} inputs of {shape}")

@@ -18,7 +18,7 @@ class _HeldBytes(TorchDispatchMode):
     holds them: `most` is their largest sum."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.made: dict[int, tuple[StorageWeakRef, int]] = {}  # by address, which views share
         self.most = 0
 
@@ -30,8 +30,9 @@ class _HeldBytes(TorchDispatchMode):
             for tensor in tree_leaves(found):
                 if isinstance(tensor, Tensor):
                     storage = tensor.untyped_storage()
-                    self.made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self.made = {at: held for at, held in self.made.items() if not held[0].expired()}
+                    weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+                    self.made[storage._cdata] = weak, storage.nbytes()
+        self.made = {at: held for at, held in self.made.items() if not held[0].expired()}  # type: ignore[no-untyped-call]
         self.most = max(self.most, sum(size for _, size in self.made.values()))
         return found
 
