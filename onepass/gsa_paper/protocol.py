@@ -9,8 +9,9 @@ from onepass.base.errors import InputError
 from onepass.base.settings import format_setting, setting_names
 from onepass.data.catalogue import CATALOGUE
 from onepass.learning import registry
+from onepass.learning.registry import COMMON
 from onepass.runs.result import Result
-from onepass.runs.spec import COMMON, Job, preset_names
+from onepass.runs.spec import Job, preset_names
 from onepass.runs.variant import FOLDER, PRESET, Variant
 
 PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
