@@ -70,6 +70,7 @@ BEST: dict[str, Any] = {
     "augment": "crop-grey-reflected",
     "lr": 3e-4,
     "current": 22,
+    "forwards": "joint",
     "statistics": "mix",
     "new_classes": "task",
     "average": "arrivals",

@@ -30,6 +30,14 @@ def test_a_subclass_keeps_the_settings_that_it_declares_in_every_preset(
     assert GSA.presets["tuned"].settings["lr"] == 3e-4
 
 
+@pytest.mark.parametrize("preset", GSA.presets)
+def test_a_preset_is_whole_in_python_too(preset: str) -> None:
+    """Its settings, given to the constructor, make the learner of the command line."""
+    job = Job("gsa", "cifar100", preset=preset).chosen_settings()
+    learner = GSA(**GSA.presets[preset].settings)
+    assert {name: getattr(learner, name) for name in job} == job
+
+
 def test_ocm_gsa_has_the_settings_of_the_papers_and_not_those_tuned_for_gsa() -> None:
     learner, papers = OCMGSA(), get("gsa").common_settings
     assert {name: getattr(learner, name) for name in papers} == papers
