@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,16 +120,16 @@ def until(holds: Callable[[], object], running: Callable[[], bool]) -> None:
 
 
 def kill_alone(chance: random.Random, arguments: list[str], out: Path) -> None:
-    """Kills one run a few times.
+    """Kills one run a few times, until it has ended.
 
     This happens before it begins, between checkpoints, or while the table and the picture are made.
     """
-    for _ in range(chance.randint(1, 6)):
-        line = [*arguments, "--out", str(out), "--resume"]
+    line = [*arguments, "--out", str(out), "--resume"]
+    for _ in range(chance.randint(1, 10)):
         child = NURSERY.Process(target=in_process, args=(line, f"{out}.txt"))
         child.start()
-        late, wanted = chance.random() < 0.3, chance.choice([0, 1, 1, 2, 4])
-        moment = (lambda: has_result(out)) if late else after_checkpoints(out, wanted)
+        late, wanted = chance.random() < 0.15, chance.choice([0, 1, 2, 4, 8, 16])
+        moment = (lambda: has_result(out)) if late else after_changes(out, wanted)
         until(moment, child.is_alive)
         time.sleep(chance.uniform(0, 0.25 if late or not wanted else 0.04))
         after = has_result(out)
@@ -137,6 +138,8 @@ def kill_alone(chance: random.Random, arguments: list[str], out: Path) -> None:
         assert child.exitcode in (0, -signal.SIGKILL), Path(f"{out}.txt").read_text()
         if child.exitcode == -signal.SIGKILL:  # or it was faster
             count("after the result" if after else "before the result", arguments)
+        if after:
+            return
 
 
 def count(kind: str, arguments: list[str], hits: int = 1) -> None:
@@ -150,12 +153,14 @@ def has_result(out: Path) -> bool:
     return any(out.glob("*/result.json"))
 
 
-def after_checkpoints(out: Path, count: int) -> Callable[[], bool]:
-    """Returns a condition that holds after this many more checkpoints."""
-    seen = set()
+def after_changes(out: Path, count: int) -> Callable[[], bool]:
+    """Returns a condition that holds once the files of a run have changed this many times."""
+    seen: set[frozenset[tuple[str, int]]] = set()
 
     def moment() -> bool:
-        seen.add(tuple(path.stat().st_mtime_ns for path in out.glob("*/checkpoint.pt")))
+        with suppress(FileNotFoundError):  # a temporary file was renamed meanwhile
+            files = out.glob("*/*")
+            seen.add(frozenset((path.name, path.stat().st_mtime_ns) for path in files))
         return len(seen) > count
 
     return moment
