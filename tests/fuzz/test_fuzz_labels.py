@@ -250,4 +250,4 @@ def a_case(chance: random.Random) -> None:
 
 
 def test_every_class_is_called_as_its_file_calls_it() -> None:
-    fuzz("labels", a_case, few=60)
+    fuzz("labels", a_case, few=100)
