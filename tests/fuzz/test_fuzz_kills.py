@@ -26,7 +26,7 @@ import pytest
 from command import command, onepass
 from fuzzing import fuzz
 from PIL import Image
-from random_runs import a_run, write_data
+from random_runs import METHODS, a_run, write_data
 from worker_processes import worker_pids
 
 from onepass import cli
@@ -53,10 +53,10 @@ NURSERY.set_forkserver_preload(
 
 def accepted(chance: random.Random, place: Path, *more: object) -> tuple[list[str], Path]:
     """Returns a random command that is not refused, and the folder of its undisturbed runs."""
-    data = write_data(place)
+    data, method = write_data(place), chance.choice(METHODS)
     for number in range(TRIES):
         every = chance.choice(["1", "2", "4", "8", "auto", "none"])
-        arguments = [*a_run(chance, data), "--checkpoint", every, *map(str, more)]
+        arguments = [*a_run(chance, method, data), "--checkpoint", every, *map(str, more)]
         out = place / f"undisturbed-{number}"
         done = onepass(*arguments, "--json", "--out", out)
         if not done.status:
