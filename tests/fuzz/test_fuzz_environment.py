@@ -199,8 +199,8 @@ COMMANDS: dict[str, list[str]] = {
     "run with a picture": ["run", "er", *IMAGES, *OUT],
     "workers": ["run", "er", *IMAGES, "--json", "--seeds", "2", "--jobs=2", *OUT],
     "sweep": ["sweep", "{place}/sweep.toml", "--append", "{place}/lines.jsonl"],
-    "table": ["table", MADE, "--format", "csv"],
-    "predict": ["predict", "{place}/model.pt", "{place}/images/test", "--json"],
+    "table": ["table", MADE, "--columns", "dataset,accuracy,forgetting", "--format", "csv"],
+    "predict": ["predict", "{place}/model.pt", "{place}/photos", "--json"],
     "report": ["report", MADE, "-o", "{place}/report.html"],
     "figure": ["figure", "accuracy", MADE, "-o", "{place}/accuracy.png"],
     "list": ["list", "methods", "--json"],
@@ -229,6 +229,7 @@ Outcome = dict[str, Any]
 def furnish(place: Path) -> None:
     """Makes images, a finished run, its model, a sweep's file and empty folders."""
     formats.write_folders(place / "images", formats.noise(3, (3, 8, 8), train=8, test=3), CLASSES)
+    shutil.copytree(place / "images/test" / CLASSES[0], place / "photos")
     (place / "sweep.toml").write_text(SWEEP.format(place=place))
     ordinary(place, [*COMMANDS["run"][:-2], "--out", "{place}/made"], cache="made-cache")
     (model,) = (place / "made").glob("*/checkpoint.pt")
