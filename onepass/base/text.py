@@ -68,6 +68,20 @@ def error_in_one_line(problem: Exception) -> str:
     return shortened(" ".join(str(problem).split())) or type(problem).__name__
 
 
+def describe_encoding(problem: UnicodeDecodeError) -> str:
+    """Returns what a file is that could not be read as UTF-8, and what to do. A file of UTF-16, as
+    PowerShell writes it, begins with a mark.
+
+    >>> try:
+    ...     b"caf\\xe9".decode()
+    ... except UnicodeDecodeError as problem:
+    ...     describe_encoding(problem)
+    'is not UTF-8 text (Latin-1?): save it as UTF-8'
+    """
+    marked = problem.object.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return f"is {'UTF-16 text' if marked else 'not UTF-8 text (Latin-1?)'}: save it as UTF-8"
+
+
 def shortened(text: str) -> str:
     """Returns the text without its middle if it is longer than 200 characters."""
     cut = LONGEST // 2
