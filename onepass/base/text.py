@@ -138,6 +138,17 @@ def format_rate(per_second: float) -> str:
     return f"{per_second:.{digits}f}" if per_second >= 0.1 else f"{per_second:.2g}"
 
 
+def format_duration(seconds: float) -> str:
+    """Returns seconds as text with a fitting unit.
+
+    >>> format_duration(7.2), format_duration(600), format_duration(9000)
+    ('7 s', '10.0 m', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} m" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def _replace_unencodable(problem: UnicodeError) -> tuple[str, int]:
     """Returns a replacement for the characters that an encoding lacks, and the position after them:
     similar ASCII, or escape sequences."""

@@ -16,7 +16,7 @@ from onepass.base.errors import TooLargeError, TrainingError
 from onepass.executors import Fits, InOrder, RunOptions, execute_all
 from onepass.executors.processes import pool, slot
 from onepass.executors.processes.pool import Processes
-from onepass.executors.processes.ram import MIB, PROCESS, RamBudget, RamUse, free_ram_bytes, ram_use
+from onepass.executors.processes.ram import MIB, PROCESS, RamBudget, RamUse, free_bytes, ram_use
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -130,7 +130,7 @@ def test_a_finished_run_reports_its_ram_use(tmp_path: Path) -> None:
 
 
 def test_free_and_used_ram_of_this_machine_are_plausible() -> None:
-    free, now = free_ram_bytes(None), ram_use("cpu")
+    free, now = free_bytes(None), ram_use("cpu")
     assert free is not None and 50 * MIB < free < 2**50
     assert 50 * MIB < now.now <= now.most < 2**40
 
