@@ -37,7 +37,11 @@ CHOICES: dict[str, list[Any]] = {
     "validation": [0.0, 0.2],
     "prequential": [False, True],
     "deterministic": [False, True],
-    "fingerprint": [Fingerprint("a" * 64, 5), Fingerprint("b" * 64, 5)],
+    "fingerprint": [
+        Fingerprint("a" * 64, 5),
+        Fingerprint("b" * 64, 5),
+        Fingerprint("a" * 64, 5, 9),
+    ],
 }
 FACTS: dict[str, list[Any]] = {  # of a result
     "source": ["", "0123", "4567"],  # of a user's method
