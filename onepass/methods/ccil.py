@@ -11,8 +11,8 @@ is a draw from a memory with the same share for every class, those of N included
       + f / |K| (D(X^new) + D(X^ex)),    f = distillation (|S| / |N|)^0.66
     D(X) = T^2 E_X KL(softmax_K(o' / T) || softmax_K(o / T))
 
-Logits are cosines between features and class rows, times a factor. After the first task the learning
-rate is multiplied by `later_rate`.
+Logits are cosines between features and class rows, times a factor. After the first task the
+learning rate is multiplied by `later_rate`.
 
 Decisions: how the GSA authors made the method online is not known, so these are ours.
 
@@ -33,9 +33,10 @@ Decisions: how the GSA authors made the method online is not known, so these are
 - The factor of the cosines is fixed at 10. The authors' is trained and starts at 1, as LUCIR's:
   `classifier="scaled-cosine"`.
 
-Departures: exemplars are random, as in the authors' code. The self-distillation of the first task needs more passes and is left out, as is
-their schedule. There is no label smoothing, mixup or AutoAugment; their scripts leave these out
-too. `optimizer="nesterov"` of the official preset has their momentum, which is not Nesterov's.
+Departures: exemplars are random, as in the authors' code. The self-distillation of the first task
+needs more passes and is left out, as is their schedule. There is no label smoothing, mixup or
+AutoAugment; their scripts leave these out too. `optimizer="nesterov"` of the official preset has
+their momentum, which is not Nesterov's.
 Cost: batch + replay images, forward and backward, and once more forward through the previous
 network. Kept: raw samples and labels; the previous network.
 """

@@ -28,11 +28,12 @@ Decisions:
   letter the cross-entropy on the stream. In a later task whose memory holds no old class, the
   letter has no replay, but the stream batch is still distilled.
 
-Departures from the paper and the authors' code: one pass over the stream, in which N and the tasks
-are known only as far as their classes have been seen. The authors' learning rate falls as 1 / t
-over the tasks t; here it stays. Their memory has the same number of samples of each old class. Here
-it is a reservoir of the whole stream. `strength` is ours; theirs is always 1. The distillation sums over tasks, so with many tasks it outweighs the rest. How the GSA
-authors ran the method is known only as far as batch, replay and augmentation.
+Departures from the paper and the authors' code: `replayed` and `rivals`, as above; one pass over
+the stream, in which N and the tasks are known only as far as their classes have been seen. The
+authors' learning rate falls as 1 / t over the tasks t; here it stays. Their memory has the same
+number of samples of each old class. Here it is a reservoir of the whole stream. `strength` is ours;
+theirs is always 1. The distillation sums over tasks, so with many tasks it outweighs the rest. How
+the GSA authors ran the method is known only as far as batch, replay and augmentation.
 Cost: batch + replay images, forward and backward, and once more forward through the previous
 network. Kept: raw samples and labels, and the previous network.
 """
