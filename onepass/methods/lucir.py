@@ -153,8 +153,8 @@ class LUCIR(Replay):
     rows: OldRowFreezer = field(init=False)
     traits: ClassVar[Traits] = Traits(
         exempt={
-            "beats_finetuning": "in tasks of eight batches a scale of 10 leaves bad rows, which the "
-            "boundary fixes",
+            "beats_finetuning": "in tasks of eight batches a scale of 10 leaves bad rows, which "
+            "the boundary fixes",
             "vectors_are_learned_like_images": "eight batches are too few for a scale of 10",
         }
     )
