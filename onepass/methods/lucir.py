@@ -28,9 +28,9 @@ Decisions: how the GSA authors made the method online is not known, so these are
   16, one seed: 10.7, tasks 53 0 0 0 0; with margin 0 14.4, tasks 42 7 7 5 11; without the last ReLU
   15.0; with scale 10 25.4, tasks 24 21 29 22 31.
 - Accuracy on digits, M=100, five seeds: 68.6 ± 8.3 from 1, 80.5 ± 4.2 from 2, 89.3 ± 1.5 from 4,
-  92.8 ± 2.1 from 10. In tasks of few steps, larger scales leave bad rows, which the boundary fixes
-  for good. With 8 steps a task (the stream of `onepass.tools.checks`, three seeds) accuracy is 60
-  from 1 and 24 from 10.
+  92.8 ± 2.1 from 10 (of the test set). In tasks of few steps, larger scales leave bad rows, which
+  the boundary fixes for good. With 8 steps a task (the stream of `onepass.tools.checks`, three
+  seeds) accuracy is 60 from 1 and 24 from 10.
 - A stream sample of an old class counts as old in the margin, as a replayed one does.
 - With a single new class, K(x) is that class.
 

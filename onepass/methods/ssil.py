@@ -14,15 +14,17 @@ network at that boundary for the same views. R are the rivals of replayed sample
 
 Decisions:
 
-- The default is not the paper's letter. By the letter, no term compares a new class with an old
-  one, and in one pass the newest task is hardly ever predicted. The default also replays current
-  classes, and replayed samples compete with all classes seen. results/mnist.md has what
-  either change does alone.
+- The default is not the paper's letter. By the letter no term compares a new class with an old
+  one, and a single pass hardly ever predicts the newest task: on MNIST 6 to 18 % of its samples are
+  right at the end. The default also replays current classes, and replayed samples compete with all
+  classes seen. Each change alone is not enough. Accuracy on a held-out tenth of MNIST, M=500, seeds
+  0 to 2: 92.6 with both, 78.0 with `rivals="side"`, 76.4 with `replayed="old"`, 78.2 with neither.
 - X^new and X^buf have one joint forward pass, as in the authors' code.
 - `loss="mean"` is one mean over both, as in the paper and its code. A stream sample then weighs as
   much as a replayed one: 10 to 64 here. `loss="sum"` has two means, 1 to 1, as in the online port
   in AML's repository (which distils only replayed samples, without T^2). Accuracy on digits, M=100,
-  five seeds: 81.6 ± 3.0 with one mean, 80.7 ± 2.9 with two.
+  five seeds: 91.2 ± 1.4 with one mean, 89.7 ± 1.0 with two. (Nothing was chosen by these, which are
+  of the test set.)
 - A stream sample of an old class has the rivals of a replayed one.
 - In the first task there is no distillation: L is that of `er` with `loss="mean"`, and by the
   letter the cross-entropy on the stream. In a later task whose memory holds no old class, the
