@@ -233,9 +233,8 @@ class Co2L(Replay):
         super().build(shape, dtype)
         self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
         self._teacher = self.previous.model
-        if (
-            self.teacher == "training"
-        ):  # the same weights; its head, which is not used, does not grow
+        if self.teacher == "training":
+            # shares all tensors but those of a head that grows, which it does not use
             self._teacher = tied_batch_norm_copy(self.previous.model, self.model)
 
     def cost(self, batch: int) -> ImageCount:

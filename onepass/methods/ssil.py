@@ -18,7 +18,7 @@ Decisions:
   one, and a single pass hardly ever predicts the newest task: on MNIST 6 to 18 % of its samples are
   right at the end. The default also replays current classes, and replayed samples compete with all
   classes seen. Each change alone is not enough. Accuracy on a held-out tenth of MNIST, M=500, seeds
-  0 to 2: 92.6 with both, 78.0 with `rivals="side"`, 76.4 with `replayed="old"`, 78.2 with neither.
+  0 to 2: 92.6 with both, 78.0 with `rivals="side"`, 76.5 with `replayed="old"`, 78.1 with neither.
 - X^new and X^buf have one joint forward pass, as in the authors' code.
 - `loss="mean"` is one mean over both, as in the paper and its code. A stream sample then weighs as
   much as a replayed one: 10 to 64 here. `loss="sum"` has two means, 1 to 1, as in the online port
