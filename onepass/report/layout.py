@@ -20,7 +20,8 @@ from onepass.runs.spec import COMMON
 from onepass.runs.variant import Variant, shared
 
 COLUMNS = (
-    *("method", "variant", "dataset", "memory", "accuracy", "forgetting", "any-time", "n"),
+    *("method", "variant", "dataset", "memory"),
+    *("accuracy", "forgetting", "learning", "newest", "any-time", "n"),
     *("seconds", "steps/s", "passes/sample", "kept", "device"),
 )
 HIDDEN = ("seconds", "device")  # displayed only if the user names them, or to programs
@@ -375,6 +376,8 @@ def _cells(row: Row, numeric: bool) -> dict[str, str]:
     measured = {
         "accuracy": row.accuracy,
         "forgetting": row.over("forgetting"),
+        "learning": row.over("learning_accuracy"),
+        "newest": row.over("newest_accuracy"),
         "any-time": row.over("anytime_accuracy"),
     }
     shown = {name: _with_count(spread, len(row.results)) for name, spread in measured.items()}

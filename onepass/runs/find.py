@@ -19,7 +19,7 @@ from onepass.base.errors import RunError
 from onepass.base.text import natural_sort_key, quoted
 from onepass.runs import lines
 from onepass.runs.folder import DAMAGED_NAME
-from onepass.runs.result import Result
+from onepass.runs.result import Result, accuracies_in_matrix
 
 RunState = Literal["finished", "broken", "damaged"]  # broken: without a result, perhaps running
 Parse = Callable[[str], Any]
@@ -255,7 +255,7 @@ def _checked(where: str, values: dict[str, Any], folder: str | None = None) -> F
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
             return _damaged(where, f"its {name} is not a finite number", folder)
-    return FoundRun(where, "finished", values, folder=folder)
+    return FoundRun(where, "finished", accuracies_in_matrix(values) | values, folder=folder)
 
 
 def _broken(folder: str) -> FoundRun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, Self, get_type_hints
@@ -9,6 +10,7 @@ from typing import Any, Self, get_type_hints
 from onepass.base.errors import InputError, RunError
 from onepass.base.settings import expect_type
 from onepass.base.text import printable
+from onepass.evaluation import metrics
 from onepass.runs.variant import Variant
 
 PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
@@ -32,7 +34,9 @@ class Result:
         standard deviation of the dataset or of the first task.
     Accuracy, in percent
         `accuracy` over all test samples at the end; `forgetting` in the 1 / (T - 1) form and
-        `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy` at the end;
+        `forgetting_all_tasks` in the 1 / T form; `learning_accuracy`, the mean over tasks of the
+        accuracy just after learning; `newest_accuracy`, the final accuracy on the last task;
+        `mean_task_accuracy` at the end;
         `anytime_accuracy`, the mean over at least three equally spaced points;
         `prequential_accuracy`, on each batch before it is learned; `accuracy_matrix`, after task i
         on task j; `class_accuracy` at the end; `task_confusion`, how many test samples of task i
@@ -84,6 +88,8 @@ class Result:
     accuracy: float = field(metadata=PRINTED)
     forgetting: float | None = field(default=None, metadata=PRINTED)
     forgetting_all_tasks: float | None = None
+    learning_accuracy: float | None = field(default=None, metadata=PRINTED)
+    newest_accuracy: float | None = field(default=None, metadata=PRINTED)
     mean_task_accuracy: float | None = None
     anytime_accuracy: float | None = None
     prequential_accuracy: float | None = None
@@ -132,7 +138,7 @@ class Result:
             elif needed and option.name not in (*content, "out"):
                 raise RunError(f"{source} is not a run's result: it has no {option.name}")
         known = {name: value for name, value in content.items() if name in types}
-        given = {"dataset_identity": content["dataset"], **known}
+        given = {**accuracies_in_matrix(content), "dataset_identity": content["dataset"], **known}
         return cls(**{**given, "variant": Variant.parse(content["variant"]), "out": out})
 
     def as_json(self) -> dict[str, Any]:
@@ -148,6 +154,23 @@ class Result:
         """Returns the fields that `--json` prints."""
         names = [option.name for option in fields(self) if option.metadata.get("printed")]
         return {name: getattr(self, name) for name in names}
+
+
+def accuracies_in_matrix(content: Mapping[str, Any]) -> dict[str, float | None]:
+    """Returns the accuracies that an early result does not hold, but its accuracy matrix does."""
+    a = content.get("accuracy_matrix")
+    if not a or "learning_accuracy" in content:
+        return {}
+    try:
+        expect_type("accuracy_matrix", a, _types()["accuracy_matrix"])
+    except (InputError, RecursionError):  # damaged; `Result.read` refuses it
+        return {}
+    if any(len(row) != len(a) for row in a):
+        return {}
+    return {
+        "learning_accuracy": metrics.learning_accuracy(a),
+        "newest_accuracy": metrics.newest_accuracy(a),
+    }
 
 
 @cache

@@ -27,6 +27,8 @@ KEYS = [
     "seed",
     "accuracy",
     "forgetting",
+    "learning_accuracy",
+    "newest_accuracy",
     "accuracy_matrix",
     "steps",
     "seconds",
@@ -107,6 +109,9 @@ def test_json_has_exactly_the_promised_keys(several: Done) -> None:
         assert 0 <= record["accuracy"] <= 100
         assert 0 <= record["forgetting"] <= 100
         matrix = record["accuracy_matrix"]
+        assert record["newest_accuracy"] == matrix[-1][-1]
+        learned = [row[task] for task, row in enumerate(matrix)]
+        assert record["learning_accuracy"] == pytest.approx(mean(learned))
         assert [[value is None for value in row] for row in matrix] == ABOVE_THE_DIAGONAL
         assert mean(matrix[-1]) == pytest.approx(record["accuracy"], abs=1)  # over unequal tasks
         assert record["steps"] == 146

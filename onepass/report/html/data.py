@@ -77,6 +77,8 @@ def _row(
         "tasks": first.tasks,
         "accuracy": _spread(result.accuracy for result in group),
         "forgetting": _spread(result.forgetting for result in group),
+        "learning": _spread(result.learning_accuracy for result in group),
+        "newest": _spread(result.newest_accuracy for result in group),
         "anytime": _spread(result.anytime_accuracy for result in group),
         "seconds": fmean(result.seconds for result in group),
         "images": _images_trained(first),

@@ -97,6 +97,8 @@ function resultTable(show) {
         cell.style.backgroundSize = `${Math.min(100, Math.max(0, row.accuracy[0]))}% 100%`;
       } },
       measured("forgetting", "forgetting"),
+      measured("learning", "learning"),
+      measured("newest", "newest"),
       measured("any-time", "anytime"),
       { label: "n", number: true, value: (row) => row.seeds.length, cell: (row) => [String(row.seeds.length)] },
       { label: "images", number: true, value: (row) => row.images, cell: (row) => [short(row.images)] },
@@ -107,7 +109,7 @@ function resultTable(show) {
     sorted: { column: "accuracy", descending: true },
   });
   section("results", "Results",
-    "Press a header to sort, and a method to see it in detail. Forgetting is how far tasks fell below their best accuracy. Any-time is the accuracy on the classes seen so far, averaged over the stream. Images counts trained images, with replayed ones. Time is training time. Kept is the size of the memory and of copies of the network.",
+    "Press a header to sort, and a method to see it in detail. Forgetting is how far tasks fell below their best accuracy; learning is their accuracy just after they were learned, and newest is the last task's at the end, since a method that learns little has little to forget. Any-time is the accuracy on the classes seen so far, averaged over the stream. Images counts trained images, with replayed ones. Time is training time. Kept is the size of the memory and of copies of the network.",
     filters(table, rows, (row) => `${row.method} ${row.variant} ${row.dataset} ${row.memory}`,
       [{ label: "Dataset", value: (row) => row.dataset }, { label: "Memory", value: (row) => row.memory }, { label: "Method", value: (row) => row.method }]),
     table.element);
