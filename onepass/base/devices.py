@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,15 @@ SMALLEST_FLOAT = math.ulp(0.0)  # equals 0 only while this thread treats subnorm
 AUTOCAST = ("cpu", "cuda", "mps")
 IMPORTING_PROCESS = os.getpid()
 LARGE = 10_000  # a setting at least this large is named when RAM or GPU memory runs out
+SAMPLE = "values in a sample"
+PER_STEP = (
+    "batch",
+    "replay",
+    "current",
+    "mix",
+    "candidates",
+    "fit_batch",
+)  # samples that a step takes
 # torch reports a lack of RAM, and sizes that overflow, in errors of general types with these texts.
 OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",
@@ -178,9 +187,10 @@ def usable_cores() -> int:
 
 
 @contextmanager
-def naming_large_settings(numbers: Mapping[str, object]) -> Iterator[None]:
-    """Replaces a lack of RAM or GPU memory in the body by a TooLargeError. Its message names those
-    settings in `numbers` that are 10,000 or more; other errors pass."""
+def naming_large_settings(numbers: Callable[[], Mapping[str, object]]) -> Iterator[None]:
+    """Replaces a lack of RAM or GPU memory in the body by a TooLargeError; other errors pass. Its
+    message names those of `numbers()` (settings, `batch`, `values in a sample`) that are 10,000 or
+    more, or says what makes a step smaller."""
     import torch
 
     try:
@@ -189,15 +199,26 @@ def naming_large_settings(numbers: Mapping[str, object]) -> Iterator[None]:
         lacking = isinstance(problem, MemoryError | torch.OutOfMemoryError)
         if not lacking and not any(words in str(problem) for words in OUT_OF_MEMORY_TEXTS):
             raise
-        large = {
-            name: value
-            for name, value in numbers.items()
-            if isinstance(value, int) and value >= LARGE
-        }
-        settings = ", ".join(f"{name}={value}" for name, value in large.items())
-        raise TooLargeError(
-            f"this machine does not have enough RAM or GPU memory for {settings or 'a step'}"
-        ) from None
+        found = {name: value for name, value in numbers().items() if isinstance(value, int)}
+        raise TooLargeError(_describe_lack(problem, found)) from None
+
+
+def _describe_lack(problem: Exception, numbers: Mapping[str, int]) -> str:
+    large = {name: value for name, value in numbers.items() if value >= LARGE}
+    refused = str(problem) if type(problem) is MemoryError else ""  # by `ram.expect_ram`
+    lack = refused or (
+        "this machine does not have enough RAM or GPU memory for "
+        f"{_as_text(large) if large else 'a step'}"
+    )
+    if not refused and large.keys() - {SAMPLE}:
+        return lack
+    counts = {name: numbers[name] for name in PER_STEP if numbers.get(name)}
+    fewer = f", or fewer samples in a step ({_as_text(counts)})" if counts else ""
+    return f"{lack}: choose smaller images (--image-size), a smaller net (net=resnet18-slim){fewer}"
+
+
+def _as_text(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in numbers.items())
 
 
 def allow_determinism() -> None:

@@ -213,12 +213,21 @@ class Step:
         return cls(loss.detach(), named, tuple(output.detach() for output in outputs))
 
 
+# Training on an image costs so many forward passes: its own, and a backward pass, which costs two.
+FORWARDS = 3
+
+
 class ImageCount(NamedTuple):
     """The number of images that pass through networks: `trained` with a gradient, `scored` without.
     Passes through previous and averaged networks count too."""
 
     trained: int
     scored: int = 0
+
+    @property
+    def forwards(self) -> int:
+        """The cost, in forward passes of an image."""
+        return FORWARDS * self.trained + self.scored
 
     def __add__(self, other: object) -> ImageCount:
         if not isinstance(other, ImageCount):

@@ -141,7 +141,7 @@ def run_command(
         typer.Option(
             min=1,
             help="Steps between evaluations, besides those at task ends (default: a twentieth of "
-            "all steps).",
+            "all steps; more in a long run where that costs over a fifth of training).",
         ),
     ] = Job.every,
     prequential: Annotated[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from onepass.base.errors import InputError
-from onepass.base.text import printable, quoted
+from onepass.base.text import format_duration, printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, print_text
@@ -186,7 +186,7 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
         for row, seconds in zip(rows, expected, strict=True):
             typer.echo(json.dumps({**row, "expected_seconds": seconds}))
         return
-    times = ["" if seconds is None else _format_duration(seconds) for seconds in expected]
+    times = ["" if seconds is None else format_duration(seconds) for seconds in expected]
     timed = [{**row, "expected": time} for row, time in zip(rows, times, strict=True)]
     terminal_table.print_rows(timed, columns)
     counts = Counter(swept.state for swept in runs)
@@ -194,21 +194,10 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
     # finished runs have no expected duration, but need none
     unknown = sum(count for state, count in counts.items() if state != "finished")
     unknown -= sum(seconds is not None for seconds in expected)
-    known = f"{_format_duration(sum(seconds or 0 for seconds in expected))} one after another"
+    known = f"{format_duration(sum(seconds or 0 for seconds in expected))} one after another"
     more = f"{unknown} of unknown duration"
     measured = any(expected) or not unknown
     print_text(f"expected: {', and '.join([known] * measured + [more] * bool(unknown))}")
-
-
-def _format_duration(seconds: float) -> str:
-    """Returns seconds as text with a fitting unit.
-
-    >>> _format_duration(7.2), _format_duration(600), _format_duration(9000)
-    ('7 s', '10.0 m', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} m" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _parse_duration(text: str) -> float:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from onepass.base.news import Line
 from onepass.base.text import printable
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, messages
-from onepass.cli.progress import progress_bars
+from onepass.cli.progress import Lines, progress_bars
 from onepass.cli.run import MOST_SEEDS, parse_jobs_at_once, parse_pairs, parse_threads
 from onepass.runs.spec import Job
 from onepass.tuning import tune as tuning
@@ -123,7 +124,7 @@ class SearchDisplay(TuneListener):
 
     def __init__(self, method: str, trials: int) -> None:
         self.name, self.trials = f"{method} trials", trials
-        self.bars = progress_bars()
+        self.bars, self.lines = progress_bars(), Lines(many=True)
         self.runs: dict[tuple[int, int] | None, Any] = {}
 
     def __enter__(self) -> Self:
@@ -140,8 +141,10 @@ class SearchDisplay(TuneListener):
         self.ended(standing)
 
     def progressed(self, trial: int, seed: int, progress: Progress) -> None:
+        name = f"trial {trial} seed {seed}"
+        if progress.line:
+            self.lines.show(name, progress.line)
         if (trial, seed) not in self.runs:
-            name = f"trial {trial} seed {seed}"
             self.runs[trial, seed] = self.bars.add_task(name, total=progress.steps, note="")
         score = "" if progress.accuracy is None else f"{progress.accuracy:.1f} %"
         self.bars.update(self.runs[trial, seed], completed=progress.step, note=score)
@@ -149,9 +152,10 @@ class SearchDisplay(TuneListener):
     def ended(self, standing: SearchState) -> None:
         if standing.run in self.runs:
             self.bars.remove_task(self.runs.pop(standing.run))
-        self.bars.update(
-            self.search_bar, completed=standing.ended, note=printable(_best_note(standing))
-        )
+        best = printable(_best_note(standing))
+        self.bars.update(self.search_bar, completed=standing.ended, note=best)
+        ended = [f"{standing.ended} of {self.trials} ended", best]
+        self.lines.show(self.name, Line(", ".join(filter(None, ended)), "steps"))
 
 
 def _best_note(standing: SearchState) -> str:

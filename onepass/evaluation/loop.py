@@ -107,15 +107,7 @@ def prepare_for_stream(learner: Learner, stream: Stream) -> None:
         )
     if not learner._prepared:
         first, _ = stream.batch(0)
-        with naming_large_settings(_size_factors(learner, stream)):
-            learner.prepare(tuple(first.shape[1:]), first.dtype)
-
-
-def _size_factors(learner: Learner, stream: Stream) -> dict[str, object]:
-    """Returns the settings and sizes that decide how much RAM or GPU memory a step needs. An
-    out-of-memory error names the large ones."""
-    first, _ = stream.batch(0)
-    return {**learner.get_params(), "values in a sample": first[0].numel(), "batch": len(first)}
+        learner.prepare(tuple(first.shape[1:]), first.dtype)
 
 
 def learn_and_score(
@@ -137,7 +129,7 @@ def learn_and_score(
     if every is not None and every < (least := first_scorable_step(stream)):
         lacking = "" if least == 1 else ": no class of earlier batches has test samples"
         raise InputError(f"every must be at least {least}, not {every}{lacking}")
-    with naming_large_settings(_size_factors(learner, stream)):
+    with naming_large_settings(learner.get_params):
         yield from _ticks_of_stream(learner, stream, every, prequential, start, listener)
 
 

@@ -8,6 +8,7 @@ indices differ between steps.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -319,7 +320,7 @@ class Learner(ABC):
         samples = inputs.as_samples(x)
         batch = inputs.as_labels(y, len(samples))
         expect_pixels(self.augment, samples)
-        with self._exclusive():
+        with self._exclusive(tuple(samples.shape)):
             if not self._prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect_samples(samples, self.trainer.shape, self.trainer.dtype)
@@ -517,7 +518,7 @@ class Learner(ABC):
         does so if this was not called. Raises an InputError after the first step."""
         if self.steps:
             raise InputError(f"this {type(self).__name__} has learned already")
-        with self._exclusive():
+        with self._exclusive((0, *shape)):
             self._prepare(shape, dtype)
 
     # ---- saving
@@ -574,10 +575,11 @@ class Learner(ABC):
     # ---- internals
 
     @contextmanager
-    def _exclusive(self) -> Iterator[None]:
+    def _exclusive(self, batch: tuple[int, ...] = (0,)) -> Iterator[None]:
         """Lets one thread at a time change the learner, with gradients enabled. Raises an
         InputError in inference mode, because tensors made there can never be trained, and for a
-        learner that only predicts. Raises a TrainingError for one that is unfinished."""
+        learner that only predicts. Raises a TrainingError for one that is unfinished. `batch` is
+        the shape of the batch, for the error if there is too little RAM or GPU memory."""
         if self._only_predicts:
             raise InputError(
                 "this learner was saved without its memory: it can predict, but cannot learn on; "
@@ -592,8 +594,13 @@ class Learner(ABC):
             torch.enable_grad(),
             devices.selected_gpu(self.device),
             devices.own_precision(),
+            devices.naming_large_settings(lambda: self._sizes_of_step(batch)),
         ):
             yield
+
+    def _sizes_of_step(self, batch: tuple[int, ...] = (0,)) -> dict[str, object]:
+        """Returns the settings and sizes that decide how much RAM or GPU memory a step needs."""
+        return {**self.get_params(), "batch": batch[0], devices.SAMPLE: math.prod(batch[1:])}
 
     def _expect_finished(self) -> None:
         if self._trainer is not None and self._trainer.unfinished:
@@ -628,7 +635,7 @@ class Learner(ABC):
                 extra_modules=self.extra_modules,
                 capturable=self.traits.capturable,
             )
-        except OnepassError:
+        except (OnepassError, MemoryError):
             raise
         except Exception as problem:  # a user's net may raise anything for a wrong shape
             reason = " ".join(str(problem).split())
@@ -738,6 +745,7 @@ class Learner(ABC):
                 torch.inference_mode(False),
                 devices.selected_gpu(self.device),
                 devices.own_precision(),
+                devices.naming_large_settings(self._sizes_of_step),
             ):
                 expect_not_diverged(self)
                 counts = dict(self.trainer.image_counts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,20 @@ from onepass.base.errors import InputError
 from onepass.base.parts import Label
 from onepass.learning.class_index import Texts, labels_of
 
-PREDICTION_BATCH = {"cpu": 512, "mps": 512, "cuda": 2048}  # samples in a forward pass
+PREDICTION_BATCH = {"cpu": 512, "mps": 512, "cuda": 2048}  # samples in a forward pass, if they are
+LARGEST_SAMPLE = 3 * 64 * 64  # at most this large; fewer of larger ones take as much RAM
+
+
+def prediction_batch(where: torch.device, shape: tuple[int, ...]) -> int:
+    """Returns the number of samples of a shape that a forward pass for predictions takes.
+
+    >>> prediction_batch(torch.device("cpu"), (3, 64, 64))
+    512
+    >>> prediction_batch(torch.device("cpu"), (3, 512, 512))
+    8
+    """
+    most = PREDICTION_BATCH[where.type]
+    return max(1, min(most, most * LARGEST_SAMPLE // math.prod(shape)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +60,8 @@ class Predictor:
         samples = inputs.as_samples(x)
         inputs.expect_samples(samples, self.shape, self.dtype)
         devices.expect_working_threads()
-        with devices.own_precision():
+        sizes = {"samples": len(samples), devices.SAMPLE: math.prod(self.shape)}
+        with devices.naming_large_settings(lambda: sizes), devices.own_precision():
             scores = self._scores(samples)
             # blame the samples only if a sample of zeros scores well, else the network diverged
             too_large = not _all_valid(scores) and _all_valid(
@@ -59,7 +74,7 @@ class Predictor:
         return scores
 
     def _scores(self, samples: Tensor) -> Tensor:
-        pieces = torch.split(samples, PREDICTION_BATCH[self.where.type])
+        pieces = torch.split(samples, prediction_batch(self.where, self.shape))
         found = [self._scores_of(self.normalise(piece.to(self.where))) for piece in pieces]
         return torch.cat(found)[:, : len(self.classes)]
 

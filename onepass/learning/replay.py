@@ -66,7 +66,10 @@ class WithMemory(Learner):
         share = newest_share(int(self.newest.first), len(self.classes))
         x = x[mix_newest(self.newest.contains(y), share)]
         self.trainer.count_images("scores", ImageCount(trained=0, scored=len(x)))
-        return recalibrated_copy(self.trainer.predicting_model, self.model, self.views.normalise(x))
+        views, network = self.views.normalise(x), self.trainer.predicting_model
+        with torch.no_grad():
+            self.trainer.expect_room(views, network)
+        return recalibrated_copy(network, self.model, views)
 
 
 class NewestClasses(StatefulPart):

@@ -5,15 +5,16 @@ A learner makes its trainer when it knows the shape of a sample. Until then it i
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from onepass.base import devices
+from onepass.base import devices, ram
 from onepass.base.errors import CheckpointError, TrainingError
 from onepass.base.parts import (
     ImageCount,
@@ -29,7 +30,7 @@ from onepass.functional.views import Augment, Views, can_be_captured
 from onepass.learning import execution
 from onepass.learning.execution import StepFunction
 from onepass.learning.network_copies import Rule
-from onepass.learning.predictor import PREDICTION_BATCH
+from onepass.learning.predictor import prediction_batch
 from onepass.learning.self_distillation import SelfDistillation
 from onepass.nets import (
     FIRST_CAPACITY,
@@ -43,13 +44,17 @@ from onepass.nets import (
     feature_count,
     freeze_untrained_norms,
     optimisers,
+    pass_bytes,
     preprocessing,
     retie,
+    tied_copy,
     tied_eval_copy,
 )
 from onepass.nets.fast import parallel
+from onepass.nets.fast.vmap import in_vmap
 
 Generators = dict[str, torch.Generator]
+MOST_HELD = 8192  # bytes per value of its inputs that a forward pass may take; ResNet18: 1500
 
 
 @dataclass(kw_only=True, frozen=True, eq=False)
@@ -167,6 +172,8 @@ class Trainer:
         # whether the current step is the first of the repeats on its batch, and the last
         self.first_repeat = self.last_repeat = True
         self.unfinished = False  # whether a change that cannot be undone has begun and not ended
+        # whether a step is known to fit; without RAM a GPU raises an error, but a host kills us
+        self.fits = self.torch_device.type != "cpu"
         # generators that a step may advance; `initialisation` draws only when the head grows
         self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
         self._statistics = [
@@ -242,7 +249,7 @@ class Trainer:
         """Returns fp32 features (n, features) of raw samples without augmentation. They are those
         of the trained network in evaluation mode, unless another network is given."""
         model = self.eval_model if network is None else network
-        pieces = torch.split(x, PREDICTION_BATCH[self.torch_device.type])
+        pieces = torch.split(x, prediction_batch(self.torch_device, self.shape))
         found = [model.features(self.views.normalise(piece)).float() for piece in pieces]
         return torch.cat(found)
 
@@ -299,8 +306,45 @@ class Trainer:
                 self.first_repeat = self.last_repeat = True
             return done
 
-        with devices.no_subnormals(), explain_single_sample():
+        room = nullcontext() if self.fits else self._refusing_large_passes()
+        with devices.no_subnormals(), explain_single_sample(), room:
             return self._engine.run(all_repeats, x, y, replaying=self._mark_unfinished)
+
+    @contextmanager
+    def _refusing_large_passes(self) -> Iterator[None]:
+        """Raises a MemoryError before a forward pass for which there is not enough RAM, in the
+        steps up to the first one that trains the network. Each pass is compared with the RAM that
+        those before it have left. Later steps need as much."""
+        trained = False
+        like = tied_copy(self.model)  # inside a pass in bf16 the network has other weights
+
+        def expect_room(body: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            nonlocal trained
+            x, trains = arguments[0], torch.is_grad_enabled()
+            # a second repeat is not checked: the first has not given back all RAM that it reuses
+            if self.first_repeat and devices.is_on_host(x) and not in_vmap(x):
+                self.expect_room(x, like if trains else self._tied_model)
+                trained = trained or trains
+
+        with ExitStack() as hooks:
+            for body in (self.model.body, self._tied_model.body):
+                hooks.callback(body.register_forward_pre_hook(expect_room).remove)
+            yield
+        self.fits = trained
+
+    def expect_room(self, x: Tensor, network: Classifier) -> None:
+        """Raises a MemoryError if there is too little RAM for a forward pass of inputs x or, if
+        gradients are enabled, for the gradients and moments of the weights."""
+        free = ram.free_ram_bytes()
+        if free is None or not devices.is_on_host(x):
+            return
+        need = self.optimizer.bytes_to_come if torch.is_grad_enabled() else 0
+        if max(need, MOST_HELD * x.numel()) > free:  # else the pass need not be examined
+            # not the sum: moments are made when what the pass has kept is free again
+            need = max(need, pass_bytes(network, x) or 0)
+            gc.collect()  # an earlier learner may not have been freed yet
+        shape = "x".join(map(str, x.shape[1:]))
+        ram.expect_ram(need, f"a forward pass of {len(x)} inputs of {shape}")
 
     def run_once(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """Makes one step and stores the batch that it kept. Returns its report, with the

@@ -23,11 +23,18 @@ from onepass.nets.head import (
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import FeatureClassifier, NearestMean
+from onepass.nets.pass_bytes import pass_bytes
 from onepass.nets.per_sample_gradients import Gradients, gradients_per_batch
 from onepass.nets.projection_head import project, projection_head
 from onepass.nets.registry import NETWORKS, Network, network
 from onepass.nets.resnet import ResNet18
-from onepass.nets.tied_copies import recalibrated_copy, retie, tied_batch_norm_copy, tied_eval_copy
+from onepass.nets.tied_copies import (
+    recalibrated_copy,
+    retie,
+    tied_batch_norm_copy,
+    tied_copy,
+    tied_eval_copy,
+)
 from onepass.nets.virtual_step import (
     add_gradients,
     logits_with,
@@ -64,12 +71,14 @@ __all__ = [
     "logits_with",
     "network",
     "parameters_after_step",
+    "pass_bytes",
     "preprocessing",
     "project",
     "projection_head",
     "recalibrated_copy",
     "retie",
     "tied_batch_norm_copy",
+    "tied_copy",
     "tied_eval_copy",
     "zero_frozen_rows",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from onepass.base import ram
 from onepass.base.errors import InputError
 from onepass.base.seeds import seeded_global_generator
 
@@ -41,7 +42,9 @@ def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
 
 def _allocate(net: nn.Module) -> None:
     """Replaces every meta tensor by one with memory. torch's `to_empty` does the same, but imports
-    sympy, which takes a third of a second."""
+    sympy, which takes a third of a second. Raises a MemoryError if there is too little RAM for the
+    parameters and their gradients."""
+    ram.expect_ram(2 * sum(parameter.nbytes for parameter in net.parameters()), "the net")
     for module in net.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             room = torch.empty(parameter.shape, dtype=parameter.dtype)

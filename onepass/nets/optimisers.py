@@ -40,6 +40,19 @@ class Optimiser(ABC):
     def step(self) -> None:
         """Updates every parameter that has a gradient."""
 
+    @property
+    def bytes_to_come(self) -> int:
+        """The bytes of the gradients, and of the moments that the first step will make."""
+        return sum(
+            parameter.nbytes * (1 if self.state.get(parameter) else 1 + self.moments_of(group))
+            for group in self.param_groups
+            for parameter in group["params"]
+        )
+
+    @abstractmethod
+    def moments_of(self, group: dict[str, Any]) -> int:
+        """Returns the number of moments that each parameter of a group has."""
+
     def zero_grad(self) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -48,6 +61,9 @@ class Optimiser(ABC):
 
 class SGD(Optimiser):
     """Stochastic gradient descent, plain or with Nesterov momentum."""
+
+    def moments_of(self, group: dict[str, Any]) -> int:
+        return int(group["momentum"] > 0)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -74,6 +90,9 @@ class Adam(Optimiser):
     torch counts k per parameter. For a row that begins at step 1000 it would not correct the
     moments, and the row would move up to about twice as far as a new parameter.
     """
+
+    def moments_of(self, group: dict[str, Any]) -> int:
+        return 2
 
     @torch.no_grad()
     def step(self) -> None:

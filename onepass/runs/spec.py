@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from onepass import data, streams
 from onepass.base import devices
-from onepass.base.errors import InputError, UnknownNameError
+from onepass.base.errors import InputError, OnepassError, UnknownNameError
 from onepass.base.settings import (
     Preset,
     construct,
@@ -32,7 +32,6 @@ COMMON = "common"  # the constructor's defaults: one setting for all methods
 PRESETS = (COMMON, "paper", "official", "tuned", "best", "fast")
 Normalise = Literal["dataset", "first-task"]
 CheckpointEvery = int | Literal["auto"] | None  # steps; auto: ten seconds; None: no checkpoint
-POINTS_PER_RUN = 20  # evaluation points, equally spaced, unless `every` is given
 OWN = "own"  # the dataset's name in the identity of a run on the user's own files
 # Fields that a variant leaves out: tables show them in columns of their own, or they do not change
 # the result.
@@ -47,11 +46,13 @@ IDENTITY_OPTIONS = ("normalise", "validation", "every", "prequential", "threads"
 
 
 class Fingerprint(NamedTuple):
-    """The facts of the data that a run's identity needs: their checksum, and the number of tasks
-    into which a stream splits them by default. They are known once the data are loaded."""
+    """The facts of the data that a run's identity needs, known once the data are loaded: their
+    checksum, the number of tasks into which a stream splits them by default, and the default of
+    `every` on the job's stream, None for a twentieth of the steps (`schedule.default_every`)."""
 
     sha256: str
     usual_tasks: int
+    every: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,9 @@ class Job:
     and `tasks` None means the usual number. `preset` names a set of settings of the method;
     `settings` override them, as text, as `--set` takes it. `validation` is the fraction of the
     training data that is held out and scored on. `every` is the number of steps between evaluation
-    points (`score_every`). `probes` are names of probes; they do not change the run. `imports` are
-    the user's modules that register what the job names; they are imported before the run.
+    points; None leaves it to `schedule.default_every`. `probes` are names of probes; they do not
+    change the run. `imports` are the user's modules that register what the job names; they are
+    imported before the run.
 
     `mirror_is_same_class` is for the user's own images only. `label` and `test` are for tables: the
     column of labels, and the file to test on. `normalise` chooses the mean and standard deviation
@@ -144,6 +146,7 @@ class Job:
             "seed": self.seed,
             "device": devices.resolve_device(self.device).type,
             **self.non_defaults,
+            **({} if self.known_every is None else {"every": self.known_every}),
         }
 
     @property
@@ -229,11 +232,37 @@ class Job:
             raise LookupError(f"the data of {self.method} on {self.dataset} have not been loaded")
         return self.fingerprint
 
+    @property
+    def known_every(self) -> int | None:
+        """The number of steps between evaluation points, chosen or by default; None for a twentieth
+        of the steps, as in runs from before there was another default, and while the data are
+        unknown."""
+        return self.every or (self.fingerprint.every if self.fingerprint else None)
+
     def with_data(self, full: data.Dataset) -> Job:
         """Returns the job with the fingerprint of its full dataset, before `validation` holds
         samples out."""
         usual = data.usual_tasks(full.name, full.classes)
-        return replace(self, fingerprint=Fingerprint(full.sha256(), usual))
+        every = self._default_every(full, usual)
+        return replace(self, fingerprint=Fingerprint(full.sha256(), usual, every))
+
+    def _default_every(self, full: data.Dataset, usual_tasks: int) -> int | None:
+        """Returns `schedule.default_every` of the job's stream; None if it has no effect. The seed
+        is 0, so that runs that differ only in their seeds are scored at the same steps. A method
+        that learns all classes as one task is scored as if it did not."""
+        from onepass.evaluation import schedule
+
+        info = registry.get(self.method)
+        if self.every is not None or info.learner.traits.trains_to_score:
+            return None
+        table = self.full_stream(usual_tasks)
+        if info.one_task and "tasks" in table:
+            table["tasks"] = usual_tasks
+        try:
+            scored = full.hold_out(self.validation) if self.validation else full
+            return schedule.default_every(streams.make_stream(scored, table, seed=0))
+        except OnepassError:  # making the run, or a check before it, raises the error
+            return None
 
     # ---- its settings, data, stream and learner
 
@@ -276,18 +305,19 @@ class Job:
             name: text for name, text in sorted(self.run_settings.items()) if name in others
         }
         for option in fields(self):
-            value = getattr(self, option.name)
+            value = self.known_every if option.name == "every" else getattr(self, option.name)
             if option.name not in NOT_IN_VARIANT and value != option.default:
                 variant[option.name] = str(value)
         return variant
 
     def score_every(self, stream: Stream) -> int | None:
-        """Returns the number of steps between evaluation points: `every`, or a twentieth of the
-        stream. Returns None if `every` is not given and the method has to train before it is
-        scored: then it is scored at the end only."""
+        """Returns the number of steps between evaluation points. Returns None if `every` is not
+        given and the method has to train before it is scored: then it is scored at the end only."""
+        from onepass.evaluation import schedule
+
         if self.every is None and registry.get(self.method).learner.traits.trains_to_score:
             return None
-        return self.every or max(1, len(stream) // POINTS_PER_RUN)
+        return self.known_every or schedule.twentieth(stream)
 
     def load_dataset(self) -> data.Dataset:
         """Returns the full dataset, before `validation` holds samples out. Errors in the method and

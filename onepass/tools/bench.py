@@ -93,8 +93,8 @@ def measure(case: BenchCase) -> dict[str, Any]:
     """
     learner = case.learner()
     sizes = {**learner.get_params(), "classes": case.classes, "batch": case.batch}
-    sample = {"values in a sample": math.prod(case.shape)}
-    with devices.naming_large_settings({**sizes, **sample}), devices.selected_gpu(case.device):
+    sizes[devices.SAMPLE] = math.prod(case.shape)
+    with devices.naming_large_settings(lambda: sizes), devices.selected_gpu(case.device):
         return _measure(case, learner)
 
 

@@ -121,6 +121,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("figure", "accuracy", "FINISHED", "-o", "EMPTY/a.txt"), [".png", ".svg", "a.txt"]),
         (("figure", "accuracy", "FINISHED"), ["--output"]),
         (("figure", "stream", "blury", "-o", "EMPTY/a.png"), ["Did you mean 'blurry'?"]),
+        (("figure", "acuracy"), ["unknown figure 'acuracy'", "Did you mean 'accuracy'?"]),
         (("figure", "acuracy", "FINISHED", "-o", "EMPTY/a.png"), ["Did you mean 'accuracy'?"]),
         (("figure", "accuracy", "FINISHED", "-o", "EMPTY/a.png", "--kind", "pie"), ["'pie'"]),
         (("figure", "accuracy", "FINISHED", "-o", "/dev/null/a.png"), ["/dev/null"]),

@@ -160,6 +160,8 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(
         (["mirror=false"], 6),
         (["fill=none", "method=gsa"], 2),
         (["prequential_accuracy=none", "state!=broken"], 5),
+        (["prequential_accuracy=null", "state!=broken"], 5),
+        (["accuracy!=null"], 5),
         (["any-time>0"], 5),
     ],
 )

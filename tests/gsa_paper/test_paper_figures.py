@@ -429,6 +429,12 @@ def test_ticks_are_where_tasks_of_ten_classes_begin(last, ticks):
     assert ticks <= set(axes.get_xticks())
 
 
+def test_a_method_has_one_colour_in_all_panels():
+    small, large = ("digits", 50, "adam"), ("digits", 200, "adam")
+    colours = paper_figures._colours({small: {"er": [], "gsa": []}, large: {"gsa": [], "er": []}})
+    assert list(colours) == ["er", "gsa"] and len(set(colours.values())) == 2
+
+
 def test_the_correlation_in_the_picture_is_the_one_of_the_page(monkeypatch):
     """The mean over seeds differs from the correlation over all their classes together."""
     of_seeds = {0: ([-1.0, -2.0, -3.0], [1, 2, 3]), 1: ([-5.0, -6.0, -7.0], [5, 4, 6])}
@@ -439,7 +445,7 @@ def test_the_correlation_in_the_picture_is_the_one_of_the_page(monkeypatch):
 
     monkeypatch.setattr(paper_figures, "GradientRates", course)
     axes = Figure().subplots()
-    paper_figures._against_accuracy(axes, {"er": [of_seed(0), of_seed(1)]})
+    paper_figures._against_accuracy(axes, {"er": [of_seed(0), of_seed(1)]}, {"er": "red"})
     (text,) = axes.get_legend().get_texts()
     assert text.get_text() == "er: rank correlation -0.75"
 

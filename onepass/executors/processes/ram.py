@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from onepass.base.ram import free_ram_bytes, read_number
 from onepass.data import Dataset
 from onepass.executors.processes.gpus import Gpu, query_nvidia_smi
 from onepass.learning.learner import Learner
@@ -43,7 +44,7 @@ class RamBudget:
     """
 
     def __init__(self, free: Callable[[Gpu], int | None] | None = None) -> None:
-        self.free = free or free_ram_bytes
+        self.free = free or free_bytes
         self.guesses: dict[str, int] = {}
         self.seen: dict[str, int] = {}
 
@@ -84,28 +85,18 @@ def _run_kind(job: Job) -> str:
     return f"{replace(job, seed=0).folder_name} {job.device}"
 
 
-def free_ram_bytes(gpu: Gpu) -> int | None:
+def free_bytes(gpu: Gpu) -> int | None:
     """Returns the free bytes of a GPU, or of RAM if `gpu` is None. Returns None if they cannot be
     read."""
     if gpu is None:
-        return _read_number("/proc/meminfo", "MemAvailable:", 1024)
+        return free_ram_bytes()
     megabytes = query_nvidia_smi("memory.free", gpu)
     return int(megabytes[0]) * MIB if megabytes and megabytes[0].isdecimal() else None
 
 
 def count_oom_kills() -> int | None:
     """Returns how many processes the kernel has killed for lack of RAM; None if unknown."""
-    return _read_number("/proc/vmstat", "oom_kill")
-
-
-def _read_number(path: str, name: str, unit: int = 1) -> int | None:
-    """Returns the value of a name in one of Linux's /proc tables, times its unit; None if the table
-    or the name is missing, as on other systems."""
-    with suppress(OSError):
-        for words in map(str.split, Path(path).read_text().splitlines()):
-            if words[:1] == [name]:
-                return int(words[1]) * unit
-    return None
+    return read_number("/proc/vmstat", "oom_kill")
 
 
 # ---- called in a worker
@@ -129,5 +120,5 @@ def ram_use(device: str) -> RamUse:
         return RamUse(now + CONTEXT, most + CONTEXT)
     status = f"/proc/{os.getpid()}/status"
     return RamUse(
-        _read_number(status, "VmRSS:", 1024) or 0, _read_number(status, "VmHWM:", 1024) or 0
+        read_number(status, "VmRSS:", 1024) or 0, read_number(status, "VmHWM:", 1024) or 0
     )

@@ -7,16 +7,18 @@ const several = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one 
 
 // Settings that are comparable: a dataset, a memory, and what else decides what is learned and tested.
 // What keeps nothing belongs to each memory.
-// The rows of one come by their accuracy, each with a colour of its own.
+// The rows of one come by their accuracy. A method with its choices, a series, has one colour in all settings.
 function settings() {
   const found = new Map();
+  const colours = new Map();
+  const colourOf = (series) => colours.get(series) ?? colours.set(series, colours.size).get(series);
   const alike = (a, b) => a.dataset === b.dataset && a.protocol === b.protocol;
   for (const row of rows.filter((one) => one.memory)) found.set(row.setting, row);
   for (const row of rows) if (![...found.values()].some((one) => alike(one, row))) found.set(row.setting, row);
   return [...found].map(([name, one]) => {
     const inside = rows.filter((row) => alike(row, one) && (row.memory === one.memory || !row.memory));
     const ordered = inOrder(inside, (row) => row.accuracy[0], true);
-    return { name, rows: ordered.map((row, colour) => ({ ...row, colour })) };
+    return { name, rows: ordered.map((row) => ({ ...row, colour: colourOf(row.series) })) };
   });
 }
 
