@@ -87,6 +87,7 @@ class ER(Replay):
             {"head": "frozen", "mirror": True, "lr": 5e-4},
             "best of 4 on a held-out tenth of CIFAR100's training data, M=1000, one seed: "
             "results/tuning-cifar100.md",
+            unmirrored={"mirror": False},
         ),
         "best": Preset(
             {
