@@ -180,7 +180,7 @@ def _setting_rows(method: str | None) -> list[dict[str, Any]]:
 def _preset_rows(method: str | None) -> list[dict[str, Any]]:
     """Returns a row for each preset of a method, or of all methods.
 
-    `common` has no row: it stands for the constructor's defaults.
+    `common` has a row only where it differs from the constructor's defaults.
     """
     infos = registry.methods() if method is None else [registry.get(method)]
     return [

@@ -118,9 +118,9 @@ def test_a_search_has_lines_of_its_runs_and_trials(tmp_path: Path) -> None:
 
 
 def test_a_short_run_prints_no_lines(tmp_path: Path) -> None:
-    done = onepass("run", "er", *SYNTHETIC, "--out", tmp_path)
-    assert told(done, "er seed 0") == []
-    assert logged(tmp_path, "er-synthetic-m100-s0") == ["started", "finished"]
+    done = onepass("run", "finetune", *SYNTHETIC, "--out", tmp_path)
+    assert told(done, "finetune seed 0") == []
+    assert logged(tmp_path, "finetune-synthetic-s0") == ["started", "finished"]
 
 
 @pytest.mark.usefixtures("hurried")

@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Makes runs of er and gsa with two seeds each, one with another rate, and a stopped one."""
     out = tmp_path_factory.mktemp("runs")
     assert onepass("run", "er", "gsa", "--seeds", 2, *QUICK, "--out", out).status == 0
-    other = onepass("run", "er", "--set", "lr=5e-4", *QUICK, "--out", out)
+    other = onepass("run", "er", "--preset", "common", "--set", "lr=5e-4", *QUICK, "--out", out)
     stopped = out / "stopped"
     shutil.copytree(other.record["out"], stopped)
     for name in ("result.json", "checkpoint.pt"):

@@ -88,8 +88,10 @@ def test_a_search_ends_with_the_best_settings_which_run_takes(whole: Path, tmp_p
     assert f"{value:.2f}" in said
     assert tomllib.loads(said).keys() == {"lr", "loss"}
     pairs = [word for name, text in settings.items() for word in ("--set", f"{name}={text}")]
-    by_file = onepass("run", "er", "--settings", best, *RUN, "--out", tmp_path / "a").record
-    by_hand = onepass("run", "er", *pairs, *RUN, "--out", tmp_path / "b").record
+    common = ("run", "er", "--preset", "common")
+    assert " ".join(common) in said.replace("--dataset synthetic --memory 100 --seed 0 ", "")
+    by_file = onepass(*common, "--settings", best, *RUN, "--out", tmp_path / "a").record
+    by_hand = onepass(*common, *pairs, *RUN, "--out", tmp_path / "b").record
     assert by_file["state_sha256"] == by_hand["state_sha256"]
     assert Path(by_file["out"]).name == Path(by_hand["out"]).name
     assert by_file["state_sha256"] in [entry["state_sha256"] for entry in results(whole)]

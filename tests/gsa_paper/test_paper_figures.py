@@ -229,7 +229,18 @@ def test_the_numbers_are_those_of_the_run_folders(runs, tmp_path):
 
 
 def test_a_run_without_its_probe_is_named(runs, tmp_path):
-    done = onepass("run", "er", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
+    done = onepass(
+        "run",
+        "er",
+        "--preset",
+        "common",
+        "--dataset",
+        "synthetic",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path,
+    )
     assert done.status == 0
     joint = next(runs.glob("joint-*"))
     for what, beside in (("fig1", ()), ("fig3", ()), ("fig3", (joint,))):
@@ -240,7 +251,18 @@ def test_a_run_without_its_probe_is_named(runs, tmp_path):
 
 
 def test_runs_without_the_probe_are_left_out_and_counted(runs, tmp_path):
-    done = onepass("run", "er", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
+    done = onepass(
+        "run",
+        "er",
+        "--preset",
+        "common",
+        "--dataset",
+        "synthetic",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path,
+    )
     assert done.status == 0
     both, alone = (
         onepass("figure", "fig1", *folders, "-o", tmp_path / "one.png")

@@ -24,7 +24,18 @@ from onepass.runs.spec import Job
 
 # the run that bad input is tried on, as a job and as a command
 JOB = Job("er", "synthetic", batch=30, device="cpu")
-RUN = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu")
+RUN = (
+    "run",
+    "er",
+    "--preset",
+    "common",
+    "--dataset",
+    "synthetic",
+    "--batch",
+    30,
+    "--device",
+    "cpu",
+)
 
 # A process of its own makes the tree of commands once; hundreds of them in this one share it, since
 # it takes as long as a run of ten steps.

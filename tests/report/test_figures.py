@@ -232,7 +232,7 @@ def test_a_method_without_memory_has_a_bar_for_each_dataset(tmp_path: Path) -> N
 def test_a_method_has_a_bar_for_each_memory(tmp_path: Path) -> None:
     for memory in (50, 200):
         arguments = ("--dataset", "synthetic", "--memory", memory, "--json", "--out", tmp_path)
-        assert onepass("run", "er", *arguments).status == 0
+        assert onepass("run", "er", "--preset", "common", *arguments).status == 0
     drawn = tmp_path / "bars.svg"
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
     for row in read_csv(onepass("table", tmp_path, "--format", "csv").out):

@@ -187,21 +187,21 @@ def test_seeds_of_a_preset_before_and_after_it_changed_are_two_rows(tmp_path: Pa
     assert found == {("best lr=0.0003", "70.5000", "2"), ("best lr=0.0007", "72.0000", "1")}
 
 
-def test_a_line_without_settings_hides_no_difference_of_others(tmp_path: Path) -> None:
-    settings = ({}, {"lr": 0.1}, {"lr": 0.2}, {"lr": 0.1})
+def test_a_line_without_settings_has_the_row_of_the_defaults_of_its_time(tmp_path: Path) -> None:
+    settings = ({}, {"lr": 0.1}, {"lr": 0.2}, {"lr": 0.1}, {"lr": 0.001})
     lines = [run_line("er", n, 60.0 + 10 * n, settings=own) for n, own in enumerate(settings)]
     made = read_csv(
         onepass("table", write_lines(tmp_path / "a.jsonl", *lines), "--format", "csv").out
     )
     found = [(row["variant"], row["accuracy"], row["n"]) for row in made]
     assert found == [
-        ("", "60.0000", "1"),
+        ("lr=0.001", "80.0000", "2"),
         ("lr=0.1", "80.0000", "2"),
         ("lr=0.2", "80.0000", "1"),
     ]
-    alike = write_lines(tmp_path / "b.jsonl", lines[0], lines[1], lines[3])
+    alike = write_lines(tmp_path / "b.jsonl", lines[0], lines[4])
     (row,) = read_csv(onepass("table", alike, "--format", "csv").out)
-    assert row["n"] == "3"
+    assert row["n"] == "2"
 
 
 def test_two_spellings_of_a_data_path_are_two_rows(tmp_path: Path) -> None:
@@ -383,7 +383,8 @@ def test_words_that_all_rows_share_stand_above_the_table(tmp_path: Path) -> None
     file = write_lines(
         tmp_path / "a.jsonl", *(run_line("er", 0, 9.0, variant=text) for text in variants)
     )
-    assert onepass("table", file).out.startswith("All rows: precision=bf16\n")
+    above = "Preset: common, where a row names no other\nAll rows: precision=bf16\n"
+    assert onepass("table", file).out.startswith(above)
     markdown = onepass("table", file, "--columns", "method,variant", "--format", "markdown").out
     assert markdown.startswith("All rows: precision=bf16\n\n| method | variant |\n")
     assert "| er |  |\n| er | lr=1 |\n" in markdown

@@ -124,6 +124,33 @@ def test_the_identity_of_a_run_does_not_change_between_versions() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("job", "folder", "identity"),
+    [
+        (Job("gsa"), "gsa-digits-m100-s0", "f92e6c07aac8"),
+        (Job("gsa", settings={"lr": "1e-3"}), "gsa-digits-m100-s0", "f92e6c07aac8"),
+        (
+            Job("gsa", "cifar100", settings={"lr": "5e-4"}),
+            "gsa-cifar100-m100-s0-74058057",
+            "510274019d94",
+        ),
+        (
+            Job("gsa", "cifar100", preset="tuned"),
+            "gsa-cifar100-m100-s0-6f0f4bb2",
+            "0fdb7ed2543b",
+        ),
+        (Job("gsa", "cifar100", preset="best"), "gsa-cifar100-m100-s0-77a41124", "ad5067a3c9f2"),
+        (Job("ocm-gsa", "cifar100"), "ocm-gsa-cifar100-m100-s0", "06544d0c0e58"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_runs_of_gsa_are_the_same_as_before_its_defaults_were_tuned(
+    job: Job, folder: str, identity: str
+) -> None:
+    job = replace(job, device="cpu", fingerprint=Fingerprint("ab", 5))
+    assert (job.folder_name, job.identity[:12]) == (folder, identity)
+
+
 # ---- how often a run is scored
 
 

@@ -94,7 +94,18 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_run(tmp_path: Path) -> N
     file, elsewhere = tmp_path / JOB.folder_name / "log.txt", tmp_path / "elsewhere"
     file.unlink()
     file.symlink_to(elsewhere)
-    arguments = ["run", "er", "--dataset", "synthetic", "--batch", 60, "--device", "cpu"]
+    arguments = [
+        "run",
+        "er",
+        "--preset",
+        "common",
+        "--dataset",
+        "synthetic",
+        "--batch",
+        60,
+        "--device",
+        "cpu",
+    ]
     assert onepass(*arguments, "--resume", "--out", tmp_path, "--json").status == 0
     assert not elsewhere.exists()
 
