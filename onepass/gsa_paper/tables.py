@@ -242,8 +242,8 @@ def _notes(cells: Cells, printed: Sequence[PublishedValue]) -> list[tuple[str, s
     )
     how = (
         "Ours: mean ± standard deviation (number of seeds), with the settings that all methods "
-        f"share, or with a preset. Published: {runs} runs, from the GSA paper; OCM's from its own "
-        f"paper.{learned if cells.metric == 'forgetting' else ''}"
+        f"share, or with a preset. Published: {runs} runs, from the GSA paper, whose text does not "
+        f"say what its ± is; OCM's from its own paper.{learned if cells.metric == 'forgetting' else ''}"
     )
     return [
         ("", how),
