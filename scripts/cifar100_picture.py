@@ -1,7 +1,8 @@
 """Draws docs/cifar100.png: the accuracy of every method on CIFAR100 with 1000 stored samples.
 
 The numbers come from the lines in results/lines/. Each preset (common, official, tuned, best) has a
-bar, each run a dot, and the published accuracy a diamond.
+bar, each run a dot, and the published accuracy a diamond. A method whose `tuned` or `best` has not
+been run says so beside its bars.
 
 python scripts/cifar100_picture.py
 """
@@ -9,6 +10,7 @@ python scripts/cifar100_picture.py
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from statistics import mean
 
@@ -18,14 +20,16 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from onepass.gsa_paper.published import values_for_cell, with_sources
+from onepass.learning import registry
 from onepass.runs import lines
+from onepass.runs.spec import preset_names
 
 RESULTS = Path(__file__).parents[1] / "results" / "lines"
-FILES = ("ablations", "table1", "cifar100", "baselines", "baselines-2", "best")
+FILES = ("ablations", "table1", "cifar100", "baselines", "baselines-2", "best", "recipe")
 PRESETS = {
     "official": "its authors' settings",
     "tuned": "tuned on held-out data",
-    "best": "tuned, and distilled from its average",
+    "best": "the whole recipe (preset best)",
 }
 COLOURS = {"common": "#4878a8", "official": "#e1923e", "tuned": "#3f8f5b", "best": "#8a4fa3"}
 IGNORED = ("precision", "every")  # how to compute and how often to score: not another variant
@@ -60,6 +64,12 @@ def published(method: str) -> float | None:
     return float(text.split()[0]) if text else None
 
 
+def not_run(method: str, presets: Collection[str]) -> list[str]:
+    """Returns which of `tuned` and `best` a method has, but no run."""
+    own = preset_names(registry.get(method).learner)
+    return [name for name in ("tuned", "best") if name in own and name not in presets]
+
+
 def main() -> None:
     by_method = accuracies_by_preset()
     best = {method: max(map(mean, ways.values())) for method, ways in by_method.items()}
@@ -73,6 +83,11 @@ def main() -> None:
         figure_of_paper = published(method)
         if figure_of_paper is not None:
             axes.plot(figure_of_paper, place, "D", color="white", markeredgecolor="black")
+        if waiting := not_run(method, ways):
+            text = f"{' and '.join(waiting)} not run yet"
+            axes.text(
+                max(map(max, ways.values())) + 1, place, text, va="center", fontsize=8, color="0.4"
+            )
     for preset, colour in COLOURS.items():
         axes.barh(0, 0, color=colour, label=PRESETS.get(preset, "one setting for all"))
     axes.plot([], [], "D", color="white", markeredgecolor="black", label="published")
