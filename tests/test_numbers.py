@@ -1,14 +1,16 @@
-"""The numbers on the first pages are those of the lines, and `make results` says where they differ."""
+"""The numbers on the first pages are those of the lines; `make results` says where they differ."""
 
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +18,11 @@ from onepass.runs.query import find_results
 from onepass.runs.result import Result
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "scripts"))
-import check_numbers  # noqa: E402  (a script, not in the package)
-
-LISTED = tomllib.loads(check_numbers.NUMBERS.read_text())
+script = runpy.run_path(str(ROOT / "scripts" / "check_numbers.py"))
+LISTED = tomllib.loads(script["NUMBERS"].read_text())
 PAGES = {
     name: (ROOT / name).read_text()
-    for name in [*check_numbers.COVERED, *(sentence["page"] for sentence in LISTED["sentence"])]
+    for name in [*script["COVERED"], *(sentence["page"] for sentence in LISTED["sentence"])]
 }
 
 
@@ -32,12 +32,12 @@ def results() -> list[Result]:
 
 
 @pytest.fixture(scope="module")
-def numbers(results: list[Result]) -> check_numbers.Numbers:
-    return check_numbers.Numbers(results)
+def numbers(results: list[Result]) -> Any:
+    return script["Numbers"](results)
 
 
-def test_the_pages_have_the_numbers_of_the_lines(numbers: check_numbers.Numbers) -> None:
-    assert check_numbers.faults(LISTED, PAGES, numbers) == []
+def test_the_pages_have_the_numbers_of_the_lines(numbers: Any) -> None:
+    assert script["faults"](LISTED, PAGES, numbers) == []
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,14 @@ def test_the_pages_have_the_numbers_of_the_lines(numbers: check_numbers.Numbers)
         ("results/README.md", "13 are reproduced on MNIST", "14 are reproduced on MNIST"),
     ],
 )
-def test_another_digit_is_a_fault(
-    page: str, old: str, new: str, numbers: check_numbers.Numbers
-) -> None:
-    (fault,) = check_numbers.faults(LISTED, PAGES | {page: PAGES[page].replace(old, new)}, numbers)
+def test_another_digit_is_a_fault(page: str, old: str, new: str, numbers: Any) -> None:
+    (fault,) = script["faults"](LISTED, PAGES | {page: PAGES[page].replace(old, new)}, numbers)
     assert fault.startswith(f"{page}: ") and old in fault and new in fault
 
 
-def test_a_number_that_nothing_computes_is_a_fault(numbers: check_numbers.Numbers) -> None:
+def test_a_number_that_nothing_computes_is_a_fault(numbers: Any) -> None:
     text = PAGES["README.md"] + "\n`er` is 2.5 times as fast, see [x7](y8.md) and `z=9`.\n"
-    (fault,) = check_numbers.faults(LISTED, PAGES | {"README.md": text}, numbers)
+    (fault,) = script["faults"](LISTED, PAGES | {"README.md": text}, numbers)
     assert fault.startswith("README.md: ") and "2.5" in fault
 
 
@@ -70,7 +68,7 @@ def test_another_line_is_a_fault(results: list[Result]) -> None:
         for run in results
     ]
     assert changed != results
-    faults = check_numbers.faults(LISTED, PAGES, check_numbers.Numbers(changed))
+    faults = script["faults"](LISTED, PAGES, script["Numbers"](changed))
     assert {fault.partition(":")[0] for fault in faults} == {
         "README.md",
         "results/README.md",
@@ -87,12 +85,11 @@ def test_the_script_fails_and_names_the_page(tmp_path: Path) -> None:
     for name in ("README.md", "results", "scripts"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    script = [sys.executable, "-c", "import runpy, sys; sys.path.insert(0, 'scripts'); "]
-    script[-1] += "runpy.run_path('scripts/check_numbers.py', run_name='__main__')"
-    assert subprocess.run(script, cwd=tmp_path).returncode == 0
+    command = [sys.executable, "scripts/check_numbers.py"]
+    assert subprocess.run(command, check=False, cwd=tmp_path).returncode == 0
     lines = tmp_path / "results/lines/recipe.jsonl"
     first, *rest = lines.read_text().splitlines()
     line = json.loads(first)
     lines.write_text("\n".join([json.dumps({**line, "accuracy": 1.0}), *rest]) + "\n")
-    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and "results/best.md: the lines say" in done.stderr
