@@ -116,7 +116,8 @@ class StatefulPart:
     @property
     def bytes(self) -> int:
         """The bytes that this part adds to a method's declared cost: the samples of a full memory,
-        the weights of a copy of the network. A part without a declared cost has 0."""
+        the weights of a copy of the network, covariances of classes. A part without a declared cost
+        has 0."""
         return 0
 
     def grow(self, rows: int) -> None:

@@ -50,8 +50,7 @@ def figure_command(
         typer.Argument(
             help="accuracy, stream, fig1, fig3, fig7, loss-curves or proposition1.",
             autocompletion=shared.complete_words(*FIGURES),
-            callback=_expect_figure,
-            is_eager=True,  # a wrong name is told before a missing option
+            callback=_expect_figure,  # a wrong name is told before a missing option
         ),
     ],
     drawn: Annotated[

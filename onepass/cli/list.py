@@ -80,7 +80,7 @@ def _method_rows() -> list[dict[str, Any]]:
 
     entries = []
     for info in registry.methods():
-        images = images_per_batch(info.learner(), batch=10)
+        images = images_per_batch(construct(info.learner, **info.common.settings), batch=10)
         stores = _stores_of_method(info.learner)
         kept = [" + ".join(store.column_names) for store in stores]
         entries.append(

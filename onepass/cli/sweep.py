@@ -19,6 +19,7 @@ from onepass.cli.app import Imports, app, messages, print_text
 from onepass.cli.progress import SweepBars
 from onepass.cli.run import parse_checkpoint, parse_jobs_at_once
 from onepass.runs.spec import Job
+from onepass.runs.variant import PRESET, Variant
 from onepass.sweeps import run
 from onepass.sweeps.run import SweepListener, SweptRun
 
@@ -140,6 +141,9 @@ class SweepDisplay(SweepListener):
 
     def started(self, runs: Sequence[SweptRun]) -> None:
         self.runs = list(runs)
+        presets = Counter(swept.job.preset for swept in runs)
+        counts = ", ".join(f"{preset} ({count} runs)" for preset, count in presets.items())
+        messages.print(f"preset {counts}")
         done = sum(swept.state == "skipped" for swept in runs)
         self.bars.start([swept.name for swept in runs], done)
 
@@ -175,7 +179,7 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
     rows = [
         {
             "run": swept.name,
-            "variant": str(swept.job.variant),
+            "variant": str(Variant({PRESET: swept.job.preset}) | swept.job.variant),
             "priority": swept.priority,
             "state": swept.state,
         }

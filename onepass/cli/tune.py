@@ -30,7 +30,7 @@ Examples:
   onepass tune gsa --space space.toml --trials 30
   onepass tune gsa --space space.toml --trials 60 --dataset cifar100 --memory 1000 --jobs auto
   onepass tune er --space space.toml --trials 20 --seeds 3 --objective anytime --out search/
-  onepass run gsa --settings tune-gsa/best.toml
+  onepass run gsa --preset common --settings tune-gsa/best.toml
 
 \b
 The search space, as TOML:
@@ -77,7 +77,8 @@ def tune_command(
     stream: Annotated[str | None, typer.Option(metavar="SPEC", help="As for run.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="As for run; trials start from its settings.")
+        str | None,
+        typer.Option(help="As for run, but always common by default; trials start from it."),
     ] = None,
     set_: shared.Set = None,
     every: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
@@ -89,7 +90,8 @@ def tune_command(
 
     A trial stops early if its any-time accuracy so far is below the median of complete trials. If
     the search is stopped, give the same command again: it continues, and with more --trials it
-    searches further. The best settings are printed as TOML, which `onepass run --settings` takes.
+    searches further. The best settings are printed as TOML, which `onepass run --settings` takes,
+    below the whole command.
     """
     with SearchDisplay(method, trials) as shown:
         standing = tuning.tune(

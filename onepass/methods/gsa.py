@@ -150,13 +150,15 @@ class GSA(WithMemory):
     True
     """
 
+    head: Literal["trained", "frozen"] = "frozen"
+    lr: float = 3e-4
     mix: int = 64
     fill: int | None = None
     # `gsa_variants` implements the settings below
-    current: int = 0
-    forwards: Literal["joint", "separate"] = "joint"
-    statistics: Literal["all", "mix"] = "all"
-    new_classes: Literal["batch", "task"] = "batch"
+    current: int = 22
+    forwards: Literal["joint", "separate"] = "separate"
+    statistics: Literal["all", "mix"] = "mix"
+    new_classes: Literal["batch", "task"] = "task"
     update: Literal["before", "after"] = "before"
     weights: Literal["adaptive", "w", "v", "none", "inverse"] = "adaptive"
     rivals: Literal["side", "all"] = "side"
@@ -168,6 +170,17 @@ class GSA(WithMemory):
     balance: Balance = field(init=False)
     objective: Callable[[GSA, Samples], Objective] = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
+        "common": Preset(
+            {
+                "head": "trained",
+                "lr": 1e-3,
+                "current": 0,
+                "forwards": "joint",
+                "statistics": "all",
+                "new_classes": "batch",
+            },
+            "the paper's equations, in the setting that all methods share",
+        ),
         "tuned": Preset(
             {
                 "head": "frozen",
@@ -181,6 +194,7 @@ class GSA(WithMemory):
             "best on a held-out tenth of CIFAR100's training data, M=1000 and 5000, one seed: "
             "results/tuning-cifar100.md; separate forwards, M=1000, three seeds: "
             "results/archive/readings-cifar100.md",
+            unmirrored={"mirror": False},
         ),
         "best": Preset(
             BEST,

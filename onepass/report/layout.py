@@ -11,13 +11,13 @@ from statistics import mean
 from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.text import format_rate, printable
 from onepass.learning import registry
+from onepass.learning.registry import COMMON
 from onepass.report.pivot import pivot_rows
 from onepass.report.rows import ROW_KEYS, Row, Spread
 from onepass.report.significance import COLUMNS as TEST_COLUMNS
 from onepass.report.significance import compare_paired, explain_columns
 from onepass.report.table import Cell, Table
-from onepass.runs.spec import COMMON
-from onepass.runs.variant import Variant, shared
+from onepass.runs.variant import PRESET, Variant, shared
 
 COLUMNS = (
     *("method", "variant", "dataset", "memory"),
@@ -92,6 +92,13 @@ def make_table(
     above = f"All rows: {printable(str(common))}" if common and has_variants else ""
     cost = _notes_on_scoring_cost(rows, table.header)
     return replace(table, above=above, notes=[*table.notes, *cost])
+
+
+def preset_line(rows: Sequence[Row]) -> str:
+    """Returns a line for above a table, which names the preset of rows whose variant names none;
+    "" if there are none."""
+    bare = any(PRESET not in row.variant for row in rows)
+    return f"Preset: {COMMON}, where a row names no other" if bare else ""
 
 
 def _stack(

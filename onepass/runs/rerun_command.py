@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from onepass.base.text import printable
-from onepass.runs.spec import COMMON, NOT_IN_VARIANT, Job
+from onepass.learning.registry import COMMON
+from onepass.runs.spec import NOT_IN_VARIANT, Job
 from onepass.runs.variant import PRESET, Variant
 
 OPTIONS = {field.name: field.default for field in fields(Job) if field.name not in NOT_IN_VARIANT}

@@ -11,6 +11,7 @@ from onepass.base.errors import InputError, RunError
 from onepass.base.settings import expect_type
 from onepass.base.text import printable
 from onepass.evaluation import metrics
+from onepass.runs import early_settings
 from onepass.runs.variant import Variant
 
 PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
@@ -48,8 +49,8 @@ class Result:
     Cost
         `trained_per_sample` and `scored_per_sample`, images that pass through networks in a step,
         with and without a gradient, for each sample of the stream; `images_beside_steps`, images
-        outside of steps, by purpose; `memory_bytes` of the samples in full memories; `copy_bytes`
-        of copies of the network.
+        outside of steps, by purpose; `memory_bytes` of full memories and of covariances;
+        `copy_bytes` of copies of the network.
     Machine and checksums
         `device`, and the name of the `gpu`; `threads`; the `processor` with its instruction set;
         the version of `torch`; `commit`, of the source tree when the run
@@ -128,7 +129,8 @@ class Result:
     def read(cls, content: dict[str, Any], out: str, source: str = "") -> Self:
         """Returns the result that the content of a result.json or of a line holds. `out` is where
         the run is now. Raises a RunError that names `source` (by default `out`) if a value is
-        missing or of the wrong type. Early results may lack any field that has a default."""
+        missing or of the wrong type. Early results may lack any field that has a default;
+        `early_settings` completes their settings."""
         source, types = source or out, _types()
         for option in fields(cls):
             needed = option.default is MISSING and option.default_factory is MISSING
@@ -139,7 +141,10 @@ class Result:
                 raise RunError(f"{source} is not a run's result: it has no {option.name}")
         known = {name: value for name, value in content.items() if name in types}
         given = {**accuracies_in_matrix(content), "dataset_identity": content["dataset"], **known}
-        return cls(**{**given, "variant": Variant.parse(content["variant"]), "out": out})
+        method, variant = content["method"], content["variant"]
+        settings = early_settings.completed(method, variant, content.get("settings") or {})
+        made = {"settings": settings, "variant": Variant.parse(variant), "out": out}
+        return cls(**{**given, **made})
 
     def as_json(self) -> dict[str, Any]:
         """Returns the content of result.json: all fields, as JSON values."""

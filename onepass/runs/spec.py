@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,14 +23,14 @@ from onepass.base.settings import (
 from onepass.base.text import printable
 from onepass.data.known import is_path
 from onepass.learning import registry
+from onepass.learning.registry import COMMON, TUNED
 from onepass.runs.variant import PRESET, Variant
 
 if TYPE_CHECKING:
     from onepass.learning.learner import Learner
     from onepass.streams import Stream
 
-COMMON = "common"  # the constructor's defaults: one setting for all methods
-PRESETS = (COMMON, "paper", "official", "tuned", "best", "fast")
+PRESETS = (COMMON, "paper", "official", TUNED, "best", "fast")
 Normalise = Literal["dataset", "first-task"]
 CheckpointEvery = int | Literal["auto"] | None  # steps; auto: ten seconds; None: no checkpoint
 OWN = "own"  # the dataset's name in the identity of a run on the user's own files
@@ -151,9 +152,9 @@ class Job:
 
     @property
     def non_defaults(self) -> dict[str, Any]:
-        """The choices that differ from the defaults, as values, not as text. Defaults are left out,
-        so that a new setting in a later version does not change the identity of an old run. (A
-        default that changes raises the method's revision.)
+        """The choices that differ from `common` and from the other defaults, as values, not as
+        text. Defaults are left out, so that a new setting in a later version does not change the
+        identity of an old run. (A setting of `common` that changes raises the method's revision.)
 
         >>> Job("er", settings={"weight_decay": "1e-4"}, tasks=5).non_defaults  # the defaults
         {}
@@ -166,21 +167,15 @@ class Job:
             if option.name in IDENTITY_OPTIONS
         }
         content = {
-            "settings": _differing(self.chosen_settings(), self._defaults),
+            "settings": _differing(self.chosen_settings(), self._common_settings),
             "stream": self._stream_choices(),
             **_differing({name: getattr(self, name) for name in IDENTITY_OPTIONS}, defaults),
         }
         return {name: _canonical(value) for name, value in content.items() if value}
 
     @property
-    def _defaults(self) -> dict[str, Any]:
-        """The defaults of the learner's constructor."""
-        learner = registry.get(self.method).learner
-        return {
-            option.name: option.default
-            for option in fields(learner)
-            if option.default is not MISSING
-        }
+    def _common_settings(self) -> dict[str, Any]:
+        return registry.get(self.method).common_settings
 
     def _stream_choices(self) -> dict[str, Any]:
         """Returns the stream's settings that differ from the defaults."""
@@ -292,14 +287,14 @@ class Job:
 
     @property
     def variant(self) -> Variant:
-        """The choices that differ from the defaults, without the method, as results show them. A
-        setting that equals the preset's value is left out.
+        """The choices that differ from `common` and from the other defaults, without the method, as
+        results show them. A setting that equals the preset's value is left out.
 
         >>> str(Job("gsa", preset="tuned", settings={"lr": "1e-3", "mix": "64"}, tasks=2).variant)
         'tuned lr=1e-3 tasks=2'
         """
         variant = Variant() if self.preset == COMMON else Variant({PRESET: self.preset})
-        usual = self._defaults | self.chosen_preset().settings
+        usual = self._common_settings | self.chosen_preset().settings
         others = _differing(self.chosen_settings(), usual)
         variant |= {
             name: text for name, text in sorted(self.run_settings.items()) if name in others
@@ -382,15 +377,16 @@ class Job:
         return chosen | self.chosen_settings()
 
     def chosen_settings(self) -> dict[str, Any]:
-        """Returns the settings of the preset, overridden by the user's. Raises an InputError for a
-        setting that is a field of the job."""
+        """Returns the settings of `common`, overridden by those of the preset, and these by the
+        user's. Raises an InputError for a setting that is a field of the job."""
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(
                     f"{name} is not a setting here: give --{name} instead of --set {name}"
                 )
-        learner = registry.get(self.method).learner
-        return self.chosen_preset().settings | parse_settings(learner, self.run_settings)
+        info = registry.get(self.method)
+        own = parse_settings(info.learner, self.run_settings)
+        return info.common.settings | self.chosen_preset().settings | own
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
         """Returns the learner's arguments `mean` and `std`, as `normalise` chooses: those of the
@@ -416,15 +412,27 @@ class Job:
     def chosen_preset(self) -> Preset:
         """Returns the job's preset. Raises an UnknownNameError if there is no preset of this name,
         and an InputError if the method does not have it."""
-        learner = registry.get(self.method).learner
+        info = registry.get(self.method)
+        learner = info.learner
         if self.preset == COMMON:
-            return Preset({}, "the constructor's defaults")
+            return info.common
         if self.preset not in PRESETS:
             raise UnknownNameError("preset", self.preset, PRESETS)
         if self.preset not in learner.presets:
             known = ", ".join(preset_names(learner))
             raise InputError(f"{self.method!r} has no preset {self.preset!r}; it has: {known}")
         return learner.presets[self.preset]
+
+
+def default_preset(methods: Sequence[str]) -> str:
+    """Returns the preset of a command that names none: `tuned` for one method that has it, and
+    `common` for several methods, so that they can be compared.
+
+    >>> default_preset(["gsa"]), default_preset(["gdumb"]), default_preset(["gsa", "er"])
+    ('tuned', 'common', 'common')
+    """
+    alone = len(methods) == 1
+    return TUNED if alone and TUNED in registry.get(methods[0]).learner.presets else COMMON
 
 
 def preset_names(learner: type[Learner]) -> list[str]:

@@ -197,13 +197,16 @@ def running(child: subprocess.Popen) -> Callable[[], bool]:
 
 
 def a_case(chance: random.Random) -> None:
-    kill, seeds = (kill_workers, SEEDS_OF_WORKERS) if chance.random() < 0.2 else (kill_alone, 1)
+    workers = chance.random() < 0.12
+    # where other tests run beside, two threads wait for each other
+    threads = 2 if not workers and chance.random() < 0.05 else 1
+    seeds = SEEDS_OF_WORKERS if workers else 1
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        arguments, undisturbed = accepted(chance, place, "--seeds", seeds)
+        arguments, undisturbed = accepted(chance, place, "--seeds", seeds, "--threads", threads)
         out, said = place / "runs", place / "runs.txt"
         try:
-            kill(chance, arguments, out)
+            (kill_workers if workers else kill_alone)(chance, arguments, out)
             assert not said.exists() or "Traceback" not in said.read_text(), said.read_text()
             assert ended(arguments, out) == contents_of_runs(undisturbed)
             if (picture := out / "accuracy.png").exists():

@@ -102,7 +102,7 @@ def test_chosen_values_lie_in_the_space_and_are_valid_settings(text: str, inside
         (Range(1e-4, 9.876e-3, log=True), 9.8759e-3, 9.876e-3),  # 9.88e-3 is above it
         (Range(100, 101), 100.123456789, 100.12),  # three digits would leave two values
         (Range(0.1, 0.7, step=0.2), 0.1 + 0.2, 0.3),
-        (Range(1000, 1001, step=0.25), 1000.25, 1000.25),
+        (Range(1000, 2000, step=0.5), 1000.5, 1000.5),  # 1000 is no step from here
         (Range(1, 10**6, whole=True), 123456, 123456),
         (Range(1, 10**6, log=True, whole=True), 123456, 123000),
     ],
