@@ -44,7 +44,7 @@ def test_the_pages_have_the_numbers_of_the_lines(numbers: Any) -> None:
     ("page", "old", "new"),
     [
         ("README.md", "from 19.1 to 43.5 %", "from 19.1 to 44.5 %"),
-        ("results/README.md", "13 are reproduced on MNIST", "14 are reproduced on MNIST"),
+        ("results/README.md", "15 are reproduced on MNIST", "14 are reproduced on MNIST"),
     ],
 )
 def test_another_digit_is_a_fault(page: str, old: str, new: str, numbers: Any) -> None:
