@@ -17,13 +17,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import command, onepass
+from command import EVENT_TIMES, RESULT_TIMES, command, onepass
 from fuzzing import fuzz
 from PIL import Image
 from random_runs import METHODS, a_run, write_data
@@ -35,10 +35,10 @@ from onepass.base.checksum import sha256
 from onepass.learning.checkpoint import file as checkpoint
 
 TIMES = {  # the values that no two runs share, by file
-    "result.json": {"seconds", "steps_per_second", "scoring_seconds", "capture_seconds"},
-    "run.json": {"started"},
-    "events.jsonl": {"seconds", "scoring", "capture"},
-    "checkpoint.pt": {"files"},  # digests of events.jsonl, times included
+    "result.json": RESULT_TIMES,
+    "run.json": ("started",),
+    "events.jsonl": EVENT_TIMES,
+    "checkpoint.pt": ("files",),  # digests of events.jsonl, times included
 }
 NOT_COMPARED = {".lock", "log.txt"}  # log.txt says when the run was resumed
 SEEDS_OF_WORKERS = 3
@@ -87,16 +87,19 @@ def contents_of_runs(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def content(path: Path) -> Any:
-    def timeless(entry: dict[str, Any]) -> dict[str, Any]:
-        return {name: entry[name] for name in entry if name not in TIMES.get(path.name, ())}
+    """Returns the content of a file without times; checksums for the values of a checkpoint."""
 
+    def timeless(entry: dict[str, Any], times: Sequence[str]) -> dict[str, Any]:
+        return {name: value for name, value in entry.items() if name not in times}
+
+    times = TIMES.get(path.name, ())
     if path.suffix == ".jsonl":
-        return [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        return [timeless(json.loads(line), times) for line in path.read_text().splitlines()]
     if path.suffix == ".pt":
-        entry = timeless(checkpoint.read_checkpoint(path))
-        tick = {name: entry["tick"][name] for name in entry["tick"].keys() - TIMES["events.jsonl"]}
-        return {name: sha256(value) for name, value in {**entry, "tick": tick}.items()}
-    entry = timeless(json.loads(path.read_text()))
+        entry = timeless(checkpoint.read_checkpoint(path), times)
+        entry["tick"] = timeless(entry["tick"], EVENT_TIMES)
+        return {name: sha256(value) for name, value in entry.items()}
+    entry = timeless(json.loads(path.read_text()), times)
     return {**entry, "out": Path(entry["out"]).name} if "out" in entry else entry
 
 

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow
 from formats import encode
-from fuzzing import fuzz
+from fuzzing import fuzz, without_bars
 from pyarrow import parquet
 
 import onepass
@@ -244,7 +244,7 @@ def looks(label: str) -> str:
 
 
 def a_case(chance: random.Random) -> None:
-    with tempfile.TemporaryDirectory() as place, patch.dict(os.environ):
+    with tempfile.TemporaryDirectory() as place, without_bars(), patch.dict(os.environ):
         os.environ["ONEPASS_CACHE"] = f"{place}/cache"
         chance.choice([one_table, two_tables, arrays, folders])(chance, Path(place))
 
