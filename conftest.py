@@ -18,6 +18,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 collect_ignore = ["docs/extending.md"]  # tests/test_extending.py imports its code as a module
+# Two of them would be one module, `conftest`, and their fixtures have no doctests.
+collect_ignore_glob = ["tests/**/conftest.py"]
 if sys.platform != "linux":
     collect_ignore.append("onepass/nets/fast/fused_norm.py")  # no Triton
 

@@ -4,13 +4,15 @@
 
 It makes that many runs in a temporary folder, from the lines of results/lines/cifar100.jsonl, and
 lists them in a new process each time, as a user would. It prints one JSON object per kind of
-listing, with the seconds that it took. The kind "nothing" is `onepass --version`, for comparison.
+listing, with the seconds that it took, and with those of the processor, which depend less on what
+else the machine does. The kind "nothing" is `onepass --version`, for comparison.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,8 +43,9 @@ def main() -> None:
             ],
         }
         for name, arguments in cases.items():
-            times = [seconds(arguments) for _ in range(given.rounds)]
+            times, worked = zip(*(seconds(arguments) for _ in range(given.rounds)), strict=True)
             found = {"median": median(times), "least": min(times), "most": max(times)}
+            found["cpu"] = median(worked)
             print(json.dumps({"listed": name, "runs": given.runs, **found}), flush=True)
 
 
@@ -63,10 +66,13 @@ def make(folder: Path, count: int) -> None:
             (place / "events.jsonl").write_text("{}\n")
 
 
-def seconds(arguments: list[str]) -> float:
-    began = time.perf_counter()
+def seconds(arguments: list[str]) -> tuple[float, float]:
+    """Returns the seconds that a command takes, by the clock and by the processor."""
+    began, before = time.perf_counter(), os.times()
     subprocess.run([*COMMAND, *arguments], check=True, capture_output=True)
-    return time.perf_counter() - began
+    took, after = time.perf_counter() - began, os.times()
+    worked = sum(after[kind] - before[kind] for kind in (2, 3))  # of children: user and system
+    return took, worked
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ METHODS = ("er", "er-ace", "gsa, all rivals", "gsa")
 ENDS = ("forgetting", "anytime_accuracy", "accuracy")
 HEADER = (
     *("method", "n", "trained", "shown", "seconds"),
-    *("learning", "forgetting", "any-time", "final"),
+    *("learning", "newest", "forgetting", "any-time", "final"),
     *("minus gsa, any-time", "p", "minus gsa, final", "p"),
 )
 
@@ -83,6 +83,7 @@ def row(method: str, lines: list[Line], gsa: list[Line]) -> list[str]:
         *(f"{first[name]:.1f}" for name in ("trained_per_sample", "scored_per_sample")),
         f"{mean(line['seconds'] for line in lines):.0f}",
         spread([learning(line) for line in lines]),
+        spread([line["accuracy_matrix"][-1][-1] for line in lines]),
         *(spread([line[key] for line in lines]) for key in ENDS),
         *minus(lines, gsa, "anytime_accuracy"),
         *minus(lines, gsa, "accuracy"),

@@ -68,7 +68,8 @@ class LinearSGD:
 
 
 def learners(memory, seed):
-    yield "gsa", onepass.GSA(memory=memory, seed=seed)
+    common = onepass.GSA.presets["common"].settings
+    yield "gsa", onepass.GSA(**common, memory=memory, seed=seed)
     yield "er", onepass.ER(memory=memory, seed=seed)
     yield "scikit-learn SGDClassifier", LinearSGD(seed)
     try:

@@ -7,9 +7,9 @@ set -euo pipefail
 #    --resume skips runs that are already finished, and shows them with the others.
 onepass run gsa er --memory 100 --seeds 2 --out runs/ --resume
 
-# 2. List the settings and their meaning. --set changes one.
+# 2. List the settings and their meaning. --set changes one. (gsa alone would have its preset tuned.)
 onepass list settings gsa --columns name,type,default
-onepass run gsa --set lr=5e-4 --memory 100 --seeds 2 --out runs/ --resume
+onepass run gsa --preset common --set lr=5e-4 --memory 100 --seeds 2 --out runs/ --resume
 
 # 3. Show all runs as a table, as LaTeX for a report, and as a picture.
 onepass table runs/

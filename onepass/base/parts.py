@@ -116,7 +116,8 @@ class StatefulPart:
     @property
     def bytes(self) -> int:
         """The bytes that this part adds to a method's declared cost: the samples of a full memory,
-        the weights of a copy of the network. A part without a declared cost has 0."""
+        the weights of a copy of the network, covariances of classes. A part without a declared cost
+        has 0."""
         return 0
 
     def grow(self, rows: int) -> None:
@@ -212,12 +213,21 @@ class Step:
         return cls(loss.detach(), named, tuple(output.detach() for output in outputs))
 
 
+# Training on an image costs so many forward passes: its own, and a backward pass, which costs two.
+FORWARDS = 3
+
+
 class ImageCount(NamedTuple):
     """The number of images that pass through networks: `trained` with a gradient, `scored` without.
     Passes through previous and averaged networks count too."""
 
     trained: int
     scored: int = 0
+
+    @property
+    def forwards(self) -> int:
+        """The cost, in forward passes of an image."""
+        return FORWARDS * self.trained + self.scored
 
     def __add__(self, other: object) -> ImageCount:
         if not isinstance(other, ImageCount):

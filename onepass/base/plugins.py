@@ -58,7 +58,7 @@ def _import_error(module: str, problem: BaseException) -> InputError:
 def _describe_error(problem: BaseException) -> str:
     """Returns an error's text in one line; an error that is not ours comes with its type."""
     kind = "" if isinstance(problem, OnepassError) else f"{type(problem).__name__}: "
-    return shortened(f"{kind}{' '.join(str(problem).split())}")
+    return shortened(f"{kind}{' '.join(str(problem).split())}").rstrip(": ")
 
 
 def import_reference(reference: str) -> Any:

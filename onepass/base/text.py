@@ -68,6 +68,20 @@ def error_in_one_line(problem: Exception) -> str:
     return shortened(" ".join(str(problem).split())) or type(problem).__name__
 
 
+def describe_encoding(problem: UnicodeDecodeError) -> str:
+    """Returns what a file is that could not be read as UTF-8, and what to do. A file of UTF-16, as
+    PowerShell writes it, begins with a mark.
+
+    >>> try:
+    ...     b"caf\\xe9".decode()
+    ... except UnicodeDecodeError as problem:
+    ...     describe_encoding(problem)
+    'is not UTF-8 text (Latin-1?): save it as UTF-8'
+    """
+    marked = problem.object.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return f"is {'UTF-16 text' if marked else 'not UTF-8 text (Latin-1?)'}: save it as UTF-8"
+
+
 def shortened(text: str) -> str:
     """Returns the text without its middle if it is longer than 200 characters."""
     cut = LONGEST // 2
@@ -122,6 +136,17 @@ def format_rate(per_second: float) -> str:
     """
     digits = 0 if per_second >= 100 else 1 if per_second >= 10 else 2
     return f"{per_second:.{digits}f}" if per_second >= 0.1 else f"{per_second:.2g}"
+
+
+def format_duration(seconds: float) -> str:
+    """Returns seconds as text with a fitting unit.
+
+    >>> format_duration(7.2), format_duration(600), format_duration(9000)
+    ('7 s', '10.0 m', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} m" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _replace_unencodable(problem: UnicodeError) -> tuple[str, int]:

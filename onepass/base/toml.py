@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from onepass.base import plugins
 from onepass.base.errors import InputError
-from onepass.base.text import BYTE_ORDER_MARK
+from onepass.base.text import BYTE_ORDER_MARK, describe_encoding
+
+# What the parser says of a string that does not end, on its line or at all
+OPEN_QUOTE = re.compile(
+    r"(Illegal|Found invalid) character '\\n'|Expected \"'\"|Unterminated string"
+)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -21,14 +27,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"there is no file {path}") from None
     except OSError as problem:
         raise InputError(f"{path} cannot be read: {problem.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text (Latin-1?): save it as UTF-8") from None
+    except UnicodeDecodeError as problem:
+        raise InputError(f"{path} {describe_encoding(problem)}") from None
     if text.startswith(BYTE_ORDER_MARK):
         raise InputError(f"{path} begins with a byte order mark: save it as UTF-8 without BOM")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise InputError(f"{path} is not TOML: {problem}") from None
+        said = OPEN_QUOTE.sub("a quote is not closed", str(problem))
+        raise InputError(f"{path} is not TOML: {said}") from None
 
 
 def read_settings_file(path: Path) -> dict[str, str]:

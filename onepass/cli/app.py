@@ -41,6 +41,8 @@ Imports = Annotated[
     ),
 ]
 messages = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+if messages.width < 1:  # COLUMNS=0: rich would print nothing, not even an error
+    messages.width = 80
 
 
 def prepare_output() -> None:

@@ -79,7 +79,7 @@ def bench_command(
         bool, typer.Option("--json", help="Print one JSON object per row, nothing else.")
     ] = False,
 ) -> None:
-    """Time the steps of methods, on random data.
+    """Time the steps of methods, on random data, in the setting common to all methods.
 
     The column "of bare" is the rate divided by that of a bare training step, which has the same
     forward passes, one backward pass and one optimiser step, and nothing else.

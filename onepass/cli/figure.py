@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from onepass import data, streams
-from onepass.base.errors import InputError
+from onepass.base.errors import InputError, UnknownNameError
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, expect_one_of, print_text
 from onepass.runs.query import find_results as read
@@ -17,6 +17,12 @@ from onepass.runs.spec import Job
 
 PAPER_FIGURES = ("fig1", "fig3", "fig7", "loss-curves", "proposition1")
 FIGURES = ("accuracy", "stream", *PAPER_FIGURES)
+
+
+def _expect_figure(name: str) -> str:
+    if name not in FIGURES:
+        raise UnknownNameError("figure", name, FIGURES)
+    return name
 
 
 @app.command(
@@ -44,6 +50,7 @@ def figure_command(
         typer.Argument(
             help="accuracy, stream, fig1, fig3, fig7, loss-curves or proposition1.",
             autocompletion=shared.complete_words(*FIGURES),
+            callback=_expect_figure,  # a wrong name is told before a missing option
         ),
     ],
     drawn: Annotated[
@@ -78,7 +85,6 @@ def figure_command(
     """Draw finished runs, a stream, or a figure of the GSA paper."""
     from onepass.report import figures
 
-    expect_one_of("figure", what, FIGURES)
     of_stream = {
         "--dataset": dataset != Job.dataset,
         "--data-root": data_root is not None,

@@ -80,7 +80,7 @@ def _method_rows() -> list[dict[str, Any]]:
 
     entries = []
     for info in registry.methods():
-        images = images_per_batch(info.learner(), batch=10)
+        images = images_per_batch(construct(info.learner, **info.common.settings), batch=10)
         stores = _stores_of_method(info.learner)
         kept = [" + ".join(store.column_names) for store in stores]
         entries.append(
@@ -180,7 +180,7 @@ def _setting_rows(method: str | None) -> list[dict[str, Any]]:
 def _preset_rows(method: str | None) -> list[dict[str, Any]]:
     """Returns a row for each preset of a method, or of all methods.
 
-    `common` has no row: it stands for the constructor's defaults.
+    `common` has a row only where it differs from the constructor's defaults.
     """
     infos = registry.methods() if method is None else [registry.get(method)]
     return [

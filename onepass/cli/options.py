@@ -118,9 +118,10 @@ Set = Annotated[
     ),
 ]
 Preset = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help=f"{', '.join(PRESETS)}; see: onepass list presets.",
+        help=f"{', '.join(PRESETS)}; see: onepass list presets (default: tuned for one method "
+        "that has it, else common).",
         autocompletion=complete_words(*PRESETS),
     ),
 ]

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from onepass.base.news import heard_by
 from onepass.base.text import printable
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, messages
+from onepass.cli.progress import print_line
 from onepass.runs.spec import Job
 
 
@@ -39,13 +41,14 @@ def predict_command(
     from onepass.tools.predict_images import UnreadableImage, classify
 
     failed = 0
-    for entry in classify(model, folder, device):
-        if isinstance(entry, UnreadableImage):
-            messages.print(printable(f"error: {entry.problem}"))
-            failed += 1
-        elif as_json:
-            typer.echo(json.dumps(entry._asdict()))
-        else:
-            typer.echo(f"{printable(entry.path)}\t{printable(entry.label)}\t{entry.score:.4f}")
+    with heard_by(lambda line: print_line(line.text)):  # a method may train before it predicts
+        for entry in classify(model, folder, device):
+            if isinstance(entry, UnreadableImage):
+                messages.print(printable(f"error: {entry.problem}"))
+                failed += 1
+            elif as_json:
+                typer.echo(json.dumps(entry._asdict()))
+            else:
+                typer.echo(f"{printable(entry.path)}\t{printable(entry.label)}\t{entry.score:.4f}")
     if failed:
         raise typer.Exit(2)

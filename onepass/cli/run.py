@@ -25,10 +25,11 @@ from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, expect_one_of, messages, parse_count, print_text
 from onepass.cli.progress import JobBars
 from onepass.learning import registry
+from onepass.learning.registry import COMMON
 from onepass.report import layout, rows
 from onepass.runs.query import warn_of_missing_points
 from onepass.runs.result import Result
-from onepass.runs.spec import CheckpointEvery, Job, Normalise
+from onepass.runs.spec import CheckpointEvery, Job, Normalise, default_preset
 
 if TYPE_CHECKING:
     from onepass.executors import AtOnce, Executor, RunOptions
@@ -46,7 +47,7 @@ Examples:
   onepass run gsa
   onepass run finetune er gsa --dataset digits --memory 100 --seeds 5
   onepass run gsa --dataset cifar100 --preset tuned --set lr=5e-4 --set current=0
-  onepass run gsa --settings best.toml
+  onepass run gsa --preset common --settings tune-gsa/best.toml
   onepass run er gsa --dataset cifar100 --memory 1000 --stream long-tail:rho=100
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
   onepass run er --dataset flowers.csv --label species --test-fraction 0.2
@@ -126,7 +127,7 @@ def run_command(
             autocompletion=shared.complete_words(*CLASS_ORDERS),
         ),
     ] = Job.class_order,
-    preset: shared.Preset = Job.preset,
+    preset: shared.Preset = None,
     set_: shared.Set = None,
     settings: Annotated[
         Path | None,
@@ -141,7 +142,7 @@ def run_command(
         typer.Option(
             min=1,
             help="Steps between evaluations, besides those at task ends (default: a twentieth of "
-            "all steps).",
+            "all steps; more in a long run where that costs over a fifth of training).",
         ),
     ] = Job.every,
     prequential: Annotated[
@@ -189,6 +190,8 @@ def run_command(
         expect_type(f"--{option}", number, int | None)
     layout.expect_columns(terminal_table.column_names(columns), layout.COLUMNS)
     choices = settings_of_options(settings, set_ or [], {"engine": engine, "precision": precision})
+    names = _expand_all(methods)
+    used = default_preset(names) if preset is None else preset
     jobs = [
         Job(
             method=name,
@@ -205,7 +208,7 @@ def run_command(
             label=label,
             test=test,
             normalise=expect_one_of("--normalise", normalise, get_args(Normalise)),
-            preset=preset,
+            preset=used,
             settings=choices,
             validation=validation,
             every=every,
@@ -217,7 +220,7 @@ def run_command(
             probes=tuple(probe or ()),
             imports=tuple(imports or ()),
         )
-        for name in _expand_all(methods)
+        for name in names
         for job_seed in range(seed, seed + seeds)
     ]
     if deterministic:
@@ -229,6 +232,7 @@ def run_command(
     _check_jobs(jobs)
     if anyway and not resume:
         raise InputError("--anyway works with --resume only: give both")
+    messages.print(_preset_line(used, chosen=preset is not None))
     options = executors.RunOptions(out, resume, parse_checkpoint(checkpoint), anyway)
     executor = executors.choose_executor(jobs, parse_jobs_at_once(jobs_at_once))
     if as_json:
@@ -282,6 +286,12 @@ def _expand_all(methods: list[str]) -> list[str]:
     return [info.key for info in registry.methods()] if "all" in methods else methods
 
 
+def _preset_line(preset: str, chosen: bool) -> str:
+    """Returns the line that names the preset in use."""
+    to_compare = "" if chosen or preset == COMMON else f" (to compare methods: --preset {COMMON})"
+    return f"preset {preset}{to_compare}"
+
+
 def _check_jobs(jobs: list[Job]) -> None:
     """Raises InputError if the memory is negative, or if two jobs have the same run folder."""
     if jobs[0].memory < 0:
@@ -319,9 +329,10 @@ def _print_results(results: list[Result], out: Path, columns: list[str]) -> None
 
     Without matplotlib it says that there is no picture.
     """
-    table = layout.make_table(rows.summarise(results), columns=columns)
-    if table.above:
-        print_text(table.above)
+    summarised = rows.summarise(results)
+    table = layout.make_table(summarised, columns=columns)
+    for text in filter(None, [layout.preset_line(summarised), table.above]):
+        print_text(text)
     terminal_table.print_table(table.header, table.body)
     if len(results) == 1:
         print_text(f"run folder  {results[0].out}")

@@ -30,7 +30,15 @@ runs_app = typer.Typer(
 app.add_typer(runs_app, name="runs")
 COLUMNS = "method,variant,dataset,memory,seed,accuracy,any-time,seconds,state,where"
 # values that the table of `runs list` shows with one decimal
-TENTHS = ("accuracy", "any-time", "anytime_accuracy", "forgetting", "seconds")
+TENTHS = (
+    "accuracy",
+    "any-time",
+    "anytime_accuracy",
+    "forgetting",
+    "learning_accuracy",
+    "newest_accuracy",
+    "seconds",
+)
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 
 

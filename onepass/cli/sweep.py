@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from onepass.base.errors import InputError
-from onepass.base.text import printable, quoted
+from onepass.base.text import format_duration, printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, print_text
 from onepass.cli.progress import SweepBars
 from onepass.cli.run import parse_checkpoint, parse_jobs_at_once
 from onepass.runs.spec import Job
+from onepass.runs.variant import PRESET, Variant
 from onepass.sweeps import run
 from onepass.sweeps.run import SweepListener, SweptRun
 
@@ -140,6 +141,9 @@ class SweepDisplay(SweepListener):
 
     def started(self, runs: Sequence[SweptRun]) -> None:
         self.runs = list(runs)
+        presets = Counter(swept.job.preset for swept in runs)
+        counts = ", ".join(f"{preset} ({count} runs)" for preset, count in presets.items())
+        messages.print(f"preset {counts}")
         done = sum(swept.state == "skipped" for swept in runs)
         self.bars.start([swept.name for swept in runs], done)
 
@@ -175,7 +179,7 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
     rows = [
         {
             "run": swept.name,
-            "variant": str(swept.job.variant),
+            "variant": str(Variant({PRESET: swept.job.preset}) | swept.job.variant),
             "priority": swept.priority,
             "state": swept.state,
         }
@@ -186,7 +190,7 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
         for row, seconds in zip(rows, expected, strict=True):
             typer.echo(json.dumps({**row, "expected_seconds": seconds}))
         return
-    times = ["" if seconds is None else _format_duration(seconds) for seconds in expected]
+    times = ["" if seconds is None else format_duration(seconds) for seconds in expected]
     timed = [{**row, "expected": time} for row, time in zip(rows, times, strict=True)]
     terminal_table.print_rows(timed, columns)
     counts = Counter(swept.state for swept in runs)
@@ -194,21 +198,10 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
     # finished runs have no expected duration, but need none
     unknown = sum(count for state, count in counts.items() if state != "finished")
     unknown -= sum(seconds is not None for seconds in expected)
-    known = f"{_format_duration(sum(seconds or 0 for seconds in expected))} one after another"
+    known = f"{format_duration(sum(seconds or 0 for seconds in expected))} one after another"
     more = f"{unknown} of unknown duration"
     measured = any(expected) or not unknown
     print_text(f"expected: {', and '.join([known] * measured + [more] * bool(unknown))}")
-
-
-def _format_duration(seconds: float) -> str:
-    """Returns seconds as text with a fitting unit.
-
-    >>> _format_duration(7.2), _format_duration(600), _format_duration(9000)
-    ('7 s', '10.0 m', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} m" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _parse_duration(text: str) -> float:

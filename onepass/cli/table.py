@@ -95,9 +95,12 @@ def table_command(
             expect_one_of("--pivot", pivot, PIVOTS)
         if per_run and (pivot or against):
             raise InputError("--per-run does not go with --pivot or --against")
+        summarised = rows.summarise(_results_on(results, datasets), per_run=per_run)
+        if format_ == TEXT and (line := layout.preset_line(summarised)):
+            print_text(line)
         made = [
             layout.make_table(
-                rows.summarise(_results_on(results, datasets), per_run=per_run),
+                summarised,
                 against=beside,
                 published=published.published_beside if PUBLISHED in (against or []) else None,
                 numeric=format_ == "csv",

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from onepass.base.news import Line
 from onepass.base.text import printable
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, messages
-from onepass.cli.progress import progress_bars
+from onepass.cli.progress import Lines, progress_bars
 from onepass.cli.run import MOST_SEEDS, parse_jobs_at_once, parse_pairs, parse_threads
 from onepass.runs.spec import Job
 from onepass.tuning import tune as tuning
@@ -29,7 +30,7 @@ Examples:
   onepass tune gsa --space space.toml --trials 30
   onepass tune gsa --space space.toml --trials 60 --dataset cifar100 --memory 1000 --jobs auto
   onepass tune er --space space.toml --trials 20 --seeds 3 --objective anytime --out search/
-  onepass run gsa --settings tune-gsa/best.toml
+  onepass run gsa --preset common --settings tune-gsa/best.toml
 
 \b
 The search space, as TOML:
@@ -76,7 +77,8 @@ def tune_command(
     stream: Annotated[str | None, typer.Option(metavar="SPEC", help="As for run.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="As for run; trials start from its settings.")
+        str | None,
+        typer.Option(help="As for run, but always common by default; trials start from it."),
     ] = None,
     set_: shared.Set = None,
     every: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
@@ -88,7 +90,8 @@ def tune_command(
 
     A trial stops early if its any-time accuracy so far is below the median of complete trials. If
     the search is stopped, give the same command again: it continues, and with more --trials it
-    searches further. The best settings are printed as TOML, which `onepass run --settings` takes.
+    searches further. The best settings are printed as TOML, which `onepass run --settings` takes,
+    below the whole command.
     """
     with SearchDisplay(method, trials) as shown:
         standing = tuning.tune(
@@ -123,7 +126,7 @@ class SearchDisplay(TuneListener):
 
     def __init__(self, method: str, trials: int) -> None:
         self.name, self.trials = f"{method} trials", trials
-        self.bars = progress_bars()
+        self.bars, self.lines = progress_bars(), Lines(many=True)
         self.runs: dict[tuple[int, int] | None, Any] = {}
 
     def __enter__(self) -> Self:
@@ -140,8 +143,10 @@ class SearchDisplay(TuneListener):
         self.ended(standing)
 
     def progressed(self, trial: int, seed: int, progress: Progress) -> None:
+        name = f"trial {trial} seed {seed}"
+        if progress.line:
+            self.lines.show(name, progress.line)
         if (trial, seed) not in self.runs:
-            name = f"trial {trial} seed {seed}"
             self.runs[trial, seed] = self.bars.add_task(name, total=progress.steps, note="")
         score = "" if progress.accuracy is None else f"{progress.accuracy:.1f} %"
         self.bars.update(self.runs[trial, seed], completed=progress.step, note=score)
@@ -149,9 +154,10 @@ class SearchDisplay(TuneListener):
     def ended(self, standing: SearchState) -> None:
         if standing.run in self.runs:
             self.bars.remove_task(self.runs.pop(standing.run))
-        self.bars.update(
-            self.search_bar, completed=standing.ended, note=printable(_best_note(standing))
-        )
+        best = printable(_best_note(standing))
+        self.bars.update(self.search_bar, completed=standing.ended, note=best)
+        ended = [f"{standing.ended} of {self.trials} ended", best]
+        self.lines.show(self.name, Line(", ".join(filter(None, ended)), "steps"))
 
 
 def _best_note(standing: SearchState) -> str:

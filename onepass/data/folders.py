@@ -98,9 +98,16 @@ def class_names(folder: Path) -> list[str]:
 
 
 def _look(name: str) -> str:
-    """Returns what names share that a reader takes for one: letters in either case, and accents
-    that are part of a letter or a character of their own (Unicode's NFC and NFD)."""
-    return unicodedata.normalize("NFC", name.strip().casefold())
+    r"""Returns what names share that a reader takes for one: letters in either case, and accents
+    that are part of a letter or a character of their own (Unicode's NFC and NFD).
+
+    Accents are taken apart first, because the case of some letters with two accents depends on it.
+
+    >>> _look("\u1fb3\u0301") == _look("\u1fb4")  # alpha, iota subscript and acute
+    True
+    """
+    apart = unicodedata.normalize("NFD", name.strip())
+    return unicodedata.normalize("NFC", apart.casefold())
 
 
 def _both(name: str, other: str) -> str:

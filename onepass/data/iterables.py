@@ -40,6 +40,11 @@ def xy_pair(batch: Any) -> tuple[Any, Any]:
         length = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
         given = f"a {type(batch).__name__}{length}"
         raise InputError(f"a batch must be a pair (x, y) or a dictionary of columns, not {given}")
+    if _is_pair_with_samples(y):
+        raise InputError(
+            "a batch must be a pair (x, y) or a dictionary of columns, not a pair of batches or "
+            "samples: give these one by one"
+        )
     if np.ndim(y) == 0:
         raise InputError(
             f"y must hold a label for each sample of a batch, but it is {quoted(y)}: give batches, "
@@ -47,6 +52,15 @@ def xy_pair(batch: Any) -> tuple[Any, Any]:
         )
     pictures = isinstance(x, Sequence) and len(x) and isinstance(x[0], Image.Image)
     return (_stack_pictures(x) if pictures else x), y
+
+
+def _is_pair_with_samples(y: Any) -> bool:
+    """Returns whether y, instead of labels, is a batch or a sample with its label."""
+    if not isinstance(y, list | tuple) or len(y) != 2:
+        return isinstance(y, Mapping)
+    first = y[0]
+    nested = isinstance(first, Sequence) and not isinstance(first, str | bytes)
+    return nested or isinstance(first, Image.Image) or getattr(first, "ndim", 0) > 0
 
 
 def _find_column(batch: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -80,7 +94,7 @@ def repeatable_batches(test: Test) -> Iterable[Any]:
     Dataset is one batch. Raises an InputError for a generator."""
     if isinstance(test, Dataset):
         return [(test.test_x, test.test_y)]
-    if isinstance(test, tuple) and len(test) == 2:
+    if isinstance(test, tuple) and len(test) == 2 and not _is_pair_with_samples(test[1]):
         return [test]
     if not isinstance(test, Iterable):
         raise InputError(f"test must be (x, y), a Dataset or batches, not {describe_type(test)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from onepass.base import inputs
 from onepass.base.errors import DataError, InputError, OnepassError
 from onepass.base.parts import Label
-from onepass.base.text import error_in_one_line, printable, shortened
+from onepass.base.text import describe_encoding, error_in_one_line, printable, shortened
 from onepass.data.base import Dataset, statistics
 from onepass.data.files import Array, decode_class_name, regular_file_size
 from onepass.data.labels import class_numbers, sorted_classes
@@ -83,21 +84,31 @@ def _read_rows(
     except OnepassError:
         raise
     except Exception as problem:  # a damaged or foreign file may raise anything
-        if path.suffix.lower() == ".csv" and not _is_utf8(path):
-            raise DataError(f"{path} is not UTF-8 text (Latin-1?): save it as UTF-8") from None
+        if path.suffix.lower() == ".csv":
+            _expect_csv_text(path)
         raise DataError(
             f"{path} is damaged, or not a {path.suffix} file: {error_in_one_line(problem)}"
         ) from None
 
 
-def _is_utf8(path: Path) -> bool:
+def _expect_csv_text(path: Path) -> None:
+    """Raises a DataError if the file is not UTF-8 text or ends inside quotes. Only a file with an
+    odd number of quotes can: one within quotes is written as two."""
+    quotes = 0
     try:
-        with path.open(encoding="utf-8") as file:
-            while file.read(1 << 20):
-                pass
-    except UnicodeDecodeError:
-        return False
-    return True
+        with path.open(encoding="utf-8", newline="") as file:
+            while piece := file.read(1 << 20):
+                quotes += piece.count('"')
+            if quotes % 2:
+                file.seek(0)
+                for _ in csv.reader(file, strict=True):  # a quote inside a value opens nothing
+                    pass
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{path} {describe_encoding(problem)}") from None
+    except csv.Error:
+        raise DataError(
+            f'{path} has a quote (") that is not closed: rows after it would be lost'
+        ) from None
 
 
 def _select_columns(
@@ -126,25 +137,18 @@ def _load_with_pyarrow(path: Path, label: str | None) -> Any:
     """Returns the table of a file. The labels of a .csv are text: pyarrow would make one number of
     `007` and `7`, and would round numbers beyond 64 bits."""
     try:
-        from pyarrow import csv, parquet, string
+        from pyarrow import csv as tables
+        from pyarrow import parquet, string
     except ImportError:
         raise DataError(f"{path} needs pyarrow: pip install pyarrow") from None
     if path.suffix.lower() != ".csv":
         return parquet.read_table(str(path))
     if label is None:
-        return csv.read_csv(str(path))
-    table = csv.read_csv(
-        str(path), convert_options=csv.ConvertOptions(column_types={label: string()})
-    )
-    if _has_an_open_quote(path):
-        raise DataError(f'{path} has a quote (") that is not closed: rows after it would be lost')
+        return tables.read_csv(str(path))
+    as_text = tables.ConvertOptions(column_types={label: string()})
+    table = tables.read_csv(str(path), convert_options=as_text)
+    _expect_csv_text(path)
     return table
-
-
-def _has_an_open_quote(path: Path) -> bool:
-    """Returns whether the number of quotes is odd: a quote within quotes is written as two."""
-    with path.open("rb") as file:
-        return sum(piece.count(b'"') for piece in iter(lambda: file.read(1 << 20), b"")) % 2 == 1
 
 
 def _feature_array(path: Path, table: Any) -> Array:

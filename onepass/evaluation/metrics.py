@@ -92,6 +92,28 @@ def forgetting_all(a: Matrix) -> float | None:
     return sum(drops) / len(drops) if drops else None
 
 
+def learning_accuracy(a: Matrix) -> float | None:
+    """Returns the mean accuracy on each task just after it was learned: the mean of the diagonal.
+    Where it is low, low forgetting is no strength: little was learned that could be forgotten. None
+    unless the learner was scored after every task.
+
+    >>> learning_accuracy([[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]])
+    88.33333333333333
+    """
+    learned = [row[task] for task, row in enumerate(a)]
+    known = [value for value in learned if value is not None]
+    return sum(known) / len(a) if len(known) == len(a) else None
+
+
+def newest_accuracy(a: Matrix) -> float | None:
+    """Returns the final accuracy on the last task. None if the learner was not scored after it.
+
+    >>> newest_accuracy([[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]])
+    95.0
+    """
+    return a[-1][-1]
+
+
 def anytime(accuracies: Sequence[float]) -> float | None:
     """Returns any-time accuracy: the mean of the accuracies on the classes seen so far, at equally
     spaced evaluation points. None for fewer than three points.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Sequence
 from functools import partial
 
+from onepass.base.news import heard_by
 from onepass.evaluation.callbacks.progress import Forwarder, Progress
 from onepass.executors.base import Outcome, RunOptions, Watch
 from onepass.executors.queue import Queue
@@ -43,9 +44,10 @@ class Serial:
         while time.monotonic() < until and (index := queue.take(lambda job: True)) is not None:
             job, forwarder = jobs[index], Forwarder(partial(_forward_or_stop, watch, until, index))
             try:
-                outcome: Result | Exception = retries.run_options(job).run(
-                    job, forwarder, self.resources
-                )
+                with heard_by(forwarder.hear):
+                    outcome: Result | Exception = retries.run_options(job).run(
+                        job, forwarder, self.resources
+                    )
             except TimeLimitReached:
                 return
             except Exception as problem:  # any error ends this run only

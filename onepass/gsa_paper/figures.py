@@ -69,12 +69,13 @@ def fig1(results: Sequence[Result], output: Path) -> list[Observation]:
 def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
     """Draws A-PN of each class, in the methods and in joint training, and accuracy against A-PN."""
     panels = by_setting(results, joint=True)
+    colours = _colours(panels)
     figure, grid = _sheet(len(panels), 2)
     found = []
     for axes, (setting, panel) in zip(grid, panels.items(), strict=True):
-        _by_class(axes[0], panel)
+        _by_class(axes[0], panel, colours)
         axes[0].set_title(_setting_name(setting))
-        _against_accuracy(axes[1], panel)
+        _against_accuracy(axes[1], panel, colours)
         for name, runs in panel.items():
             # In the table of verdicts, joint training shares the column of a single method beside
             # it. Beside several methods it has a column of its own.
@@ -91,10 +92,11 @@ def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
 def fig7(results: Sequence[Result], output: Path) -> list[Observation]:
     """Draws A-PN of each class with and without the GSA-CE loss, beside joint training."""
     panels = by_setting(results, joint=True)
+    colours = _colours(panels)
     figure, grid = _sheet(len(panels), 1)
     found = []
     for (axes,), (setting, panel) in zip(grid, panels.items(), strict=True):
-        _by_class(axes, panel)
+        _by_class(axes, panel, colours)
         axes.set_title(_setting_name(setting))
         for name, trios in _trios([result for runs in panel.values() for result in runs]).items():
             found += [
@@ -417,11 +419,18 @@ def _band(
     axes.fill_between(steps, middle - wide, middle + wide, color=colour, alpha=0.15, linewidth=0)
 
 
-def _by_class(axes: Axes, panel: Panel) -> None:
+def _colours(panels: dict[Setting, Panel]) -> dict[str, Any]:
+    """Returns a colour for each name, the same in all panels."""
+    names = dict.fromkeys(name for panel in panels.values() for name in panel)
+    return dict(zip(names, cycle(COLOURS), strict=False))
+
+
+def _by_class(axes: Axes, panel: Panel, colours: dict[str, Any]) -> None:
     """Draws A-PN by class in order of arrival: means over the seeds as dots, and their moving
     average as a line."""
     order = _order(panel)
-    for colour, (name, runs) in zip(cycle(COLOURS), panel.items(), strict=False):
+    for name, runs in panel.items():
+        colour = colours[name]
         rates = _mean_by_label(runs)
         values = np.array([rates[label] for label in order])
         axes.plot(values, ".", color=colour, alpha=0.5, markersize=5)
@@ -434,15 +443,15 @@ def _by_class(axes: Axes, panel: Panel) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _against_accuracy(axes: Axes, panel: Panel) -> None:
+def _against_accuracy(axes: Axes, panel: Panel, colours: dict[str, Any]) -> None:
     """Draws a dot for each class of each run: its accuracy against its A-PN."""
-    for colour, (name, runs) in zip(cycle(COLOURS), panel.items(), strict=False):
+    for name, runs in panel.items():
         measured = _measure(runs)
         rates = [rate for course in measured for rate in course.a_pn]
         scores = [score for course in measured for score in course.class_accuracy]
         each = [claims.rank_correlation(run.a_pn, run.class_accuracy) for run in measured]
         label = f"{name}: rank correlation {mean_of_finite(each):.2f}"
-        axes.scatter(rates, scores, s=10, alpha=0.6, linewidths=0, color=colour, label=label)
+        axes.scatter(rates, scores, s=10, alpha=0.6, linewidths=0, color=colours[name], label=label)
     axes.axvline(-1, color="0.4", linewidth=0.8)
     axes.set(xlabel="A-PN of a class", ylabel="its accuracy (%)", ylim=(-2, 102))
     # The legend stands above the panel. Inside it, the legend's dots would look like classes.

@@ -12,10 +12,10 @@ from onepass.base.fileio import write_text
 from onepass.data.catalogue import CATALOGUE
 from onepass.gsa_paper import figures as paper_figures
 from onepass.gsa_paper import tables as paper
+from onepass.learning.registry import COMMON
 from onepass.report import figures, layout, rows
 from onepass.report.table import FORMATS, Table
 from onepass.runs.result import Result
-from onepass.runs.spec import COMMON
 from onepass.runs.variant import shared
 
 SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}

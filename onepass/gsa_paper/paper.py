@@ -124,9 +124,18 @@ def _heading(
     return HEADING.format(
         dataset=dataset,
         memory=_memory_sizes(planned, experiments.MEMORY_SIZES[dataset]),
-        seeds="one seed" if seeds == 1 else f"{seeds} seeds",
+        seeds=_seed_counts(planned),
         command=" ".join(["onepass paper", *options]),
     )
+
+
+def _seed_counts(planned: dict[str, list[PlannedRun]]) -> str:
+    """Returns the largest number of seeds as text, with the experiments whose files have fewer."""
+    counts = {name: len({run.job.seed for run in of_name}) for name, of_name in planned.items()}
+    most = max(counts.values())
+    fewer = [f"{count} in {name}" for name, count in counts.items() if count < most]
+    text = "one seed" if most == 1 else f"{most} seeds"
+    return f"{text} ({', '.join(fewer)})" if fewer else text
 
 
 def _memory_sizes(planned: dict[str, list[PlannedRun]], usual: int) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 from onepass.base.errors import InputError
 from onepass.base.settings import format_setting, setting_names
 from onepass.data.catalogue import CATALOGUE
 from onepass.learning import registry
+from onepass.learning.registry import COMMON
+from onepass.report.rows import IMPLIED
 from onepass.runs.result import Result
-from onepass.runs.spec import COMMON, Job, preset_names
+from onepass.runs.spec import Job, preset_names
 from onepass.runs.variant import FOLDER, PRESET, Variant
 
 PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
@@ -69,13 +72,18 @@ def learning_variant(result: Result) -> Variant:
 
 
 def _preset_has_changed(preset: Job, result: Result) -> bool:
-    """Returns whether the preset has changed since the run; False for an early result, which did
-    not record its settings.
+    """Returns whether the settings of the preset, or the defaults below it, have changed since the
+    run.
 
     A setting that the result lacks is newer than the run. Its default stands for it.
     """
-    if not result.settings:
-        return False
-    fields = registry.get(preset.method).learner.__dataclass_fields__
-    now = json.loads(json.dumps(preset.chosen_settings()))
-    return any(result.settings.get(name, fields[name].default) != now[name] for name in now)
+    usual = _as_recorded(registry.get(preset.method).common_settings)
+    now = usual | _as_recorded(preset.chosen_settings())
+    was = usual | result.settings
+    return any(was[name] != now[name] for name in now.keys() - IMPLIED)
+
+
+def _as_recorded(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings as JSON values, as results hold them."""
+    recorded: dict[str, Any] = json.loads(json.dumps(settings, default=repr))
+    return recorded

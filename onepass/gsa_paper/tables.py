@@ -1,7 +1,7 @@
 """The paper's tables, in its order of rows and columns, with our figures beside the printed ones.
 
     table1  accuracy of the methods, by dataset and size of the memory
-    table2  forgetting, likewise
+    table2  forgetting, likewise, beside what was learned
     table3  accuracy of gsa without some of its pieces
 
 A run counts if it learned the paper's stream (`follows_paper`), wherever it ran and however often
@@ -30,6 +30,8 @@ from onepass.runs.spec import PRESETS
 
 LAYOUTS = ("table1", "table2", "table3")
 METRICS = {"table1": "accuracy", "table2": "forgetting", "table3": "accuracy"}
+# What stands beside forgetting: the heading, and the field of a result
+LEARNED = {"learning": "learning_accuracy", "newest": "newest_accuracy"}
 MISSING = "-"
 # The columns of Table 3, as settings of gsa
 ABLATIONS = {
@@ -94,6 +96,14 @@ class Cells:
         deviation = "" if spread.deviation is None else f"{spread.deviation:.4f}"
         return [f"{spread.mean:.4f}", deviation, str(spread.n), row.precision]
 
+    def learned(self, key: Key, dataset: str, memory: int) -> dict[str, Spread | None]:
+        """Returns what stands beside forgetting in a cell, by its heading. Returns nothing for
+        another metric."""
+        if self.metric != "forgetting":
+            return {}
+        row = self.get(key, dataset, memory)
+        return {name: row.over(field) if row else None for name, field in LEARNED.items()}
+
     def p_value(self, key: Key, other: Key, dataset: str, memory: int) -> str:
         """Returns the p-value of a paired t-test of the metric, over the seeds that both have; "-"
         without a test."""
@@ -157,11 +167,15 @@ def _methods(cells: Cells, printed: Sequence[PublishedValue], against: str | Non
     own: list[Key] = [(method, "") for method in dict.fromkeys(value.method for value in printed)]
     more = _further_keys(cells, dataset, memories, own)
     keys, letters = [*own, *more], NoteLetters()
-    names = ["ours", "published", *(["p (t-test)"] if against else [])]
+    learned = list(LEARNED) if cells.metric == "forgetting" else []
+    names = ["ours", *learned, "published", *(["p (t-test)"] if against else [])]
     columns: list[list[str]] = []
     for memory in memories:
         ours = [cells.shown(key, dataset, memory) for key in keys]
         columns.append(mark_best(ours) if cells.metric in RANKED else ours)
+        for name in learned:
+            beside = [cells.learned(key, dataset, memory)[name] for key in keys]
+            columns.append([str(spread or MISSING) for spread in beside])
         columns.append(
             [_published_cell(key, dataset, memory, cells.metric, letters) for key in keys]
         )
@@ -224,9 +238,14 @@ def _notes(cells: Cells, printed: Sequence[PublishedValue]) -> list[tuple[str, s
     runs = ", ".join(dict.fromkeys(value.runs for value in printed))
     how = (
         "Ours: mean ± standard deviation (number of seeds), with the settings that all methods "
-        f"share, or with a preset. Published: {runs} runs, from the GSA paper; OCM's from its own "
-        "paper."
+        f"share, or with a preset. Published: {runs} runs, from the GSA paper, whose text does not "
+        "say what its ± is; OCM's from its own paper."
     )
+    if cells.metric == "forgetting":
+        how += (
+            " Learning is the mean accuracy on the tasks just after each was learned, newest the "
+            "final accuracy on the last task: a method that learns little has little to forget."
+        )
     return [
         ("", how),
         ("", f"We ran {sum(done)} of the paper's {len(done)} cells; {MISSING} marks the others."),
@@ -313,11 +332,13 @@ def long_table(name: str, results: Sequence[Result], *, datasets: Sequence[str] 
             dataset,
             str(memory),
             *cells.numbers(key, dataset, memory),
+            *(f"{s.mean:.4f}" if s else "" for s in cells.learned(key, dataset, memory).values()),
             *_published_fields(value),
         ]
         for key, dataset, memory, value in rows
     ]
     measured = [cells.metric, f"{cells.metric} sd", "n", "precision"]
+    measured += LEARNED if cells.metric == "forgetting" else []
     theirs = ["published", "published sd", "published n", "source", "doubt"]
     return Table(["method", "variant", "dataset", "memory", *measured, *theirs], body)
 

@@ -68,8 +68,10 @@ def stores_of(learner: Learner) -> list[Store]:
 
 
 def memory_bytes(learner: Learner) -> int:
-    """Returns the bytes of a learner's memories when they are full."""
-    return sum(store.bytes for store in stores_of(learner))
+    """Returns the bytes of a learner's memories when they are full, and of its statistics that
+    declare theirs."""
+    parts = learner.trainer.parts.values()
+    return sum(part.bytes for part in parts if not isinstance(part, NetworkCopy))
 
 
 def copy_bytes(learner: Learner) -> int:

@@ -3,17 +3,22 @@ it."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from onepass.base.registry import Registry
+from onepass.base.settings import Preset
 
 if TYPE_CHECKING:
     from onepass.learning.learner import Learner
 
 Boundaries = Literal["ignores", "uses"]
 L = TypeVar("L", bound="Learner")
+COMMON = "common"  # the preset in which methods are compared
+TUNED = "tuned"  # the preset of a run of one method, if the method has it
+DEFAULTS = Preset({}, "the constructor's defaults")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,19 @@ class MethodInfo(MethodFacts):
 
     key: str
     learner: type[Learner]
+
+    @property
+    def common(self) -> Preset:
+        """The method's preset `common`: the constructor's defaults, unless the class says
+        otherwise. The other presets and the user's settings override it."""
+        return self.learner.presets.get(COMMON, DEFAULTS)
+
+    @property
+    def common_settings(self) -> dict[str, Any]:
+        """All settings under `common` that have a value without the user's."""
+        defaults = {option.name: option.default for option in fields(self.learner) if option.init}
+        given = {name: value for name, value in defaults.items() if value is not MISSING}
+        return given | self.common.settings
 
 
 METHODS = Registry[MethodInfo]("method", "onepass.methods", "onepass.methods")
@@ -68,9 +86,28 @@ def method(
         )
         METHODS.add(key, info, defined=learner)
         learner.key = key
+        learner.presets = _own_and_inherited_presets(learner)
         return learner
 
     return register
+
+
+def _own_and_inherited_presets(learner: type[Learner]) -> dict[str, Preset]:
+    """Returns the presets of a class. A setting whose default the class declares itself is not
+    among those that it inherits: its own default stands."""
+    declared: set[str] = set()
+    for cls in learner.__mro__:
+        if "presets" in vars(cls):
+            break
+        declared |= inspect.get_annotations(cls).keys()
+
+    def kept(settings: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in settings.items() if name not in declared}
+
+    return {
+        name: Preset(kept(old.settings), old.source, old.unmirrored and kept(old.unmirrored))
+        for name, old in learner.presets.items()
+    }
 
 
 def get(key: str) -> MethodInfo:

@@ -11,8 +11,8 @@ is a draw from a memory with the same share for every class, those of N included
       + f / |K| (D(X^new) + D(X^ex)),    f = distillation (|S| / |N|)^0.66
     D(X) = T^2 E_X KL(softmax_K(o' / T) || softmax_K(o / T))
 
-Logits are cosines between features and class rows, times a scale. After the first task the learning
-rate is multiplied by `later_rate`.
+Logits are cosines between features and class rows, times a factor. After the first task the
+learning rate is multiplied by `later_rate`.
 
 Decisions: how the GSA authors made the method online is not known, so these are ours.
 
@@ -30,10 +30,15 @@ Decisions: how the GSA authors made the method online is not known, so these are
   offered to the memory, as any other.
 - Stream and exemplars have separate forward passes, as in the authors' code.
 
-Departures: exemplars are random, as in the authors' code. The scale of the cosines is fixed at 10;
-theirs is trained. The self-distillation of the first task needs more passes and is left out, as is
-their schedule. There is no label smoothing, mixup or AutoAugment; their scripts leave these out
-too. `optimizer="nesterov"` of the official preset has their momentum, which is not Nesterov's.
+- The factor of the cosines is fixed at 10. The authors' is trained and starts at 1, as LUCIR's:
+  `classifier="scaled-cosine"`. On the same held-out digits it gives 87.4 instead of 89.8. In their
+  other settings (the official preset) it is needed: with a factor of 10 their rate of 0.1 gives
+  39.9 ± 16.3 on digits, with their factor 80.8 ± 2.1 (test, five seeds).
+
+Departures: exemplars are random, as in the authors' code. The self-distillation of the first task
+needs more passes and is left out, as is their schedule. There is no label smoothing, mixup or
+AutoAugment; their scripts leave these out too. `optimizer="nesterov"` of the official preset has
+their momentum, which is not Nesterov's.
 Cost: batch + replay images, forward and backward, and once more forward through the previous
 network. Kept: raw samples and labels; the previous network.
 """
@@ -54,7 +59,7 @@ from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.trainer import Trainer
 from onepass.memory import BalancedMemory
-from onepass.nets import Head, cosine_head
+from onepass.nets import FIRST_CAPACITY, Head, ScaledCosineHead, cosine_head
 
 POWER = 0.66  # the exponent in f
 
@@ -97,7 +102,8 @@ class CCIL(Replay):
     later_rate
         Factor of the learning rate after the first task.
     classifier
-        `cosine`: logits are 10 times the cosines between features and class rows; or `linear`.
+        `cosine`: logits are 10 times the cosines between features and class rows; `scaled-cosine`:
+        the factor is trained and starts at 1, as the authors' is; or `linear`.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -109,7 +115,7 @@ class CCIL(Replay):
     distillation: float = 1.0
     temperature: float = 2.0
     later_rate: float = 1.0
-    classifier: Literal["cosine", "linear"] = "cosine"
+    classifier: Literal["cosine", "scaled-cosine", "linear"] = "cosine"
 
     previous: PreviousNetwork = field(init=False)
     rate: LearningRate = field(init=False)
@@ -123,6 +129,7 @@ class CCIL(Replay):
                 "replay": 10,
                 "distillation": 5.0,
                 "temperature": 2.0,
+                "classifier": "scaled-cosine",
             },
             "sud0301/essentials_for_CIL 50f7af3: options of main_cifar.py and scripts/run_cifar.sh "
             "(momentum 0.9, rates 0.1 and 0.01 before their cosine); as many exemplars as stream "
@@ -149,6 +156,8 @@ class CCIL(Replay):
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         if self.classifier == "linear":
             return super().make_head(features, rng)
+        if self.classifier == "scaled-cosine":
+            return ScaledCosineHead(features, FIRST_CAPACITY, rng, scale=1.0)
         return cosine_head(features, rng)
 
     def cost(self, batch: int) -> ImageCount:

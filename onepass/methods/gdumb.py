@@ -56,6 +56,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onepass.base.news import told_passes
 from onepass.base.parts import ImageCount, Step
 from onepass.base.seeds import generator
 from onepass.base.settings import Preset, require
@@ -153,7 +154,7 @@ class Fit:
         # samples of one pass, up to a multiple of the batch; those past `held` have weight 0
         index = torch.arange(math.ceil(held / batch) * batch, device=self.rate.device)
         weights = torch.split((index < held).float(), batch)
-        for epoch in range(self.learner.epochs):
+        for epoch in told_passes(self.learner.epochs, "gdumb trains to be scored"):
             self.rate.fill_(learning_rate(epoch, self.highest))
             rng = self.trainer.rngs["draws"]
             shuffled = torch.rand(held, generator=rng, device=index.device).argsort()

@@ -17,7 +17,7 @@ The rates PN(t, c) and A-PN(c), eq. (5) and (6), are ratios of two sums: the gra
 logit of c down, over those that push it up. PN sums over the running task t, A-PN over all tasks.
 `functional.imbalance` computes both.
 
-Decisions where the paper is silent or ambiguous:
+The preset `common` decides as follows where the paper is silent or ambiguous:
 
 - A class is new or old by the task in which it was first seen. A stream sample of an old class
   counts in T2 and T3, but not in T1. It takes one of the slots for old samples in X^mix.
@@ -34,8 +34,9 @@ Decisions where the paper is silent or ambiguous:
   and the rates are measured on X^new alone.
 
 Other readings of the paper, ablations and the behaviour of the released code are settings. They are
-implemented in `gsa_variants`, which lists where each one was measured. The presets `tuned` and
-`best` use some of them.
+implemented in `gsa_variants`, which lists where each one was measured. The constructor's defaults
+and the presets `tuned` and `best` use some of them. The defaults are those of `tuned` without
+mirror images, because a class cannot know whether a mirrored digit is a digit.
 
 Departures from the released code: see `gsa_released`, which reproduces that code.
 Cost: batch + current + mix images, forward and backward. Kept: raw samples and labels.
@@ -69,6 +70,7 @@ BEST: dict[str, Any] = {
     "augment": "crop-grey-reflected",
     "lr": 3e-4,
     "current": 22,
+    "forwards": "joint",
     "statistics": "mix",
     "new_classes": "task",
     "average": "arrivals",
@@ -103,7 +105,8 @@ def within_and_across(
 )
 @dataclass(kw_only=True, eq=False)
 class GSA(WithMemory):
-    """GSA by the paper's equations.
+    """GSA by the paper's equations, with settings that were tuned on CIFAR100. The preset `common`
+    has those that all methods share.
 
     Parameters
     ----------
@@ -150,13 +153,15 @@ class GSA(WithMemory):
     True
     """
 
+    head: Literal["trained", "frozen"] = "frozen"
+    lr: float = 3e-4
     mix: int = 64
     fill: int | None = None
     # `gsa_variants` implements the settings below
-    current: int = 0
-    forwards: Literal["joint", "separate"] = "joint"
-    statistics: Literal["all", "mix"] = "all"
-    new_classes: Literal["batch", "task"] = "batch"
+    current: int = 22
+    forwards: Literal["joint", "separate"] = "separate"
+    statistics: Literal["all", "mix"] = "mix"
+    new_classes: Literal["batch", "task"] = "task"
     update: Literal["before", "after"] = "before"
     weights: Literal["adaptive", "w", "v", "none", "inverse"] = "adaptive"
     rivals: Literal["side", "all"] = "side"
@@ -168,6 +173,17 @@ class GSA(WithMemory):
     balance: Balance = field(init=False)
     objective: Callable[[GSA, Samples], Objective] = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
+        "common": Preset(
+            {
+                "head": "trained",
+                "lr": 1e-3,
+                "current": 0,
+                "forwards": "joint",
+                "statistics": "all",
+                "new_classes": "batch",
+            },
+            "the paper's equations, in the setting that all methods share",
+        ),
         "tuned": Preset(
             {
                 "head": "frozen",
@@ -181,6 +197,7 @@ class GSA(WithMemory):
             "best on a held-out tenth of CIFAR100's training data, M=1000 and 5000, one seed: "
             "results/tuning-cifar100.md; separate forwards, M=1000, three seeds: "
             "results/archive/readings-cifar100.md",
+            unmirrored={"mirror": False},
         ),
         "best": Preset(
             BEST,

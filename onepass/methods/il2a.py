@@ -35,13 +35,16 @@ In the first task the last two terms are 0.
 Decisions: the paper stores no samples. How the GSA authors gave it a memory is not known, so the
 replay (second term) and what follows from it are ours:
 
-- mu_k and Sigma_k come from the memory. At the end of a task the features of all stored samples are
-  computed and stored with them. A sample that is overwritten later takes its features along. The
-  paper keeps the statistics that each class had when its own task ended.
-- The covariance is never formed. (w_c - w_k)^T Sigma_k (w_c - w_k) is the variance over samples of
-  (w_c - w_k) h. A memory of 1000 needs 2 MB of features; covariances of 100 classes would need 105
-  MB.
-- The loss takes the mean over all old classes that have stored features. The paper draws 64 old
+- mu_k and Sigma_k come from the memory (`prototypes`). At the end of a task the features of all
+  stored samples are computed and stored with them. A sample that is overwritten later takes its
+  features along. The covariance is never formed: (w_c - w_k)^T Sigma_k (w_c - w_k) is the variance
+  over samples of (w_c - w_k) h. A memory of 1000 needs 2 MB of features.
+- The paper has mu_k and Sigma_k of all samples of the class, when its own task ended. With
+  `prototypes="stream"` they are accumulated over all stream samples instead, from the features that
+  training computes: of augmented views, by the network as it was at each step. A memory of 200 has
+  20 samples for each of 10 classes, the stream has thousands. 100 classes need 105 MB of
+  covariances. Which is better has not been measured on images of objects.
+- The loss takes the mean over all old classes that have a prototype. The paper draws 64 old
   classes at random, which gives the same mean on average.
 - The pair of the classes a < b of a task, counted from 0, has the number b (b - 1) / 2 + a. The
   number of classes therefore need not be known. Mixtures of pairs with numbers from `pairs` on have
@@ -61,27 +64,28 @@ attention (CBAM). They train 101 epochs with batches of 64, and half of the clas
 task.
 Cost: 5 batch + replay images, forward and backward, and once more forward through the previous
 network; one forward pass of the memory at each task's end. Kept: raw samples, labels, features and
-a flag for known features; the previous network.
+a flag for known features; the previous network. With `prototypes="stream"` there is no pass at the
+end; instead of features, the mean and the covariance of each row of the head are kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from onepass.base.parts import ImageCount, Output, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, StatefulPart, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, one_hot
 from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.memory import Reservoir
+from onepass.memory import Reservoir, Store
 from onepass.nets import build
-from onepass.nets.optimisers import reset_rows
+from onepass.nets.optimisers import pad_rows, reset_rows
 
 MIXED = 4  # mixtures for each image
 BETA = 20  # both parameters of the Beta distribution of l
@@ -135,6 +139,64 @@ def semantic_logits(
     return mu @ weight.T + bias + SPREAD / 2 * variance, count.squeeze(1) > 0
 
 
+class StreamPrototypes(StatefulPart):
+    """The number of stream samples of each class, (C), their mean feature mu, (C, F), and their
+    scatter, (C, F, F): the sum over samples of (h - mu)(h - mu)^T.
+
+    >>> prototypes = StreamPrototypes(2, 1, torch.device("cpu"))
+    >>> for h in (1.0, 3.0):
+    ...     prototypes.add(torch.tensor([[h]]), torch.tensor([0]))
+    >>> prototypes.mean[0], prototypes.covariance[0]
+    (tensor([2.]), tensor([[2.]]))
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("count", "mean", "scatter")
+
+    def __init__(self, rows: int, features: int, where: torch.device) -> None:
+        self.count = torch.zeros(rows, device=where)
+        self.mean = torch.zeros(rows, features, device=where)
+        self.scatter = torch.zeros(rows, features, features, device=where)
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._held)
+
+    @property
+    def _held(self) -> list[Tensor]:
+        return [self.count, self.mean, self.scatter]
+
+    @property
+    def covariance(self) -> Tensor:
+        """Sigma of each class, (C, F, F); zeros for a class of fewer than two samples."""
+        return self.scatter / (self.count - 1).clamp(min=1).view(-1, 1, 1)
+
+    def add(self, features: Tensor, y: Tensor) -> None:
+        """Adds a batch: features (n, F) of samples with rows y (n)."""
+        member = one_hot(y, len(self.count)).float()  # (n, C)
+        self.count += member.sum(dim=0)
+        from_before = features - self.mean.index_select(0, y)  # h - mu  (n, F)
+        self.mean += member.T @ from_before / self.count.clamp(min=1).unsqueeze(1)
+        from_after = features - self.mean.index_select(0, y)  # (n, F)
+        # the scatter gains the sum over the batch of (h - mu before)(h - mu after)^T
+        of_class = member.T.unsqueeze(2) * from_before  # (C, n, F)
+        self.scatter.baddbmm_(of_class.mT, from_after.expand(len(of_class), -1, -1))
+
+    def logits(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """Returns o_kc for each class k, (C, C). `weight` (C, F) and `bias` (C) are the head's."""
+        gap = weight - weight.unsqueeze(1)  # w_c - w_k at [k, c]                  (C, C, F)
+        variance = ((gap @ self.covariance) * gap).sum(dim=2)  #                      (C, C)
+        return self.mean @ weight.T + bias + SPREAD / 2 * variance
+
+    def grow(self, rows: int) -> None:
+        more = rows - len(self.count)
+        self.count, self.mean, self.scatter = (pad_rows(held, more) for held in self._held)
+
+    def mark(self) -> dict[str, Tensor]:
+        """Returns no tensors, because a step that is undone has added nothing yet: batches are
+        added after the optimiser's update."""
+        return {}
+
+
 class FeatureReservoir(Reservoir):
     """A reservoir that also stores features of its samples, which `IL2A.on_task_end` computes.
     `known` is 0 for samples that arrived since then and have no features."""
@@ -166,6 +228,10 @@ class IL2A(Replay):
         Temperature t of all softmaxes in training.
     semantic
         Weight of the cross-entropy of the old classes' logits o_k.
+    prototypes
+        Samples whose features give mean and covariance of a class: those in the `memory` at the
+        last task's end, or all of the `stream`, which needs a covariance for each class (`forget`
+        leaves it as it is).
     distillation
         Weight of the distance to the previous network's features.
     pairs
@@ -181,10 +247,12 @@ class IL2A(Replay):
 
     temperature: float = 0.1
     semantic: float = 10.0
+    prototypes: Literal["memory", "stream"] = "memory"
     distillation: float = 0.1
     pairs: int = 190
 
     previous: PreviousNetwork = field(init=False)
+    stream_prototypes: StreamPrototypes = field(init=False)  # only with prototypes="stream"
     traits: ClassVar[Traits] = Traits(
         unsupported={
             "distil": "logits are divided by a temperature, and half of them are of mixtures or "
@@ -220,10 +288,14 @@ class IL2A(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
+        if self.prototypes == "stream":
+            rows, features = self.model.head.weight.shape
+            where = self.trainer.torch_device
+            self.stream_prototypes = StreamPrototypes(rows, features, where)
 
-    def make_store(
-        self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Reservoir:
+    def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
+        if self.prototypes == "stream":
+            return super().make_store(shape, dtype, rng)
         features = self.model.head.weight.shape[1]
         fields = {"features": torch.zeros(features), "known": torch.zeros(())}
         return FeatureReservoir(self.memory, shape, dtype, rng, fields)
@@ -263,8 +335,14 @@ class IL2A(Replay):
         loss = stream_loss + replay_loss
         loss = loss + self.semantic * semantic_loss + self.distillation * drift
 
-        self.keep(x, y, known=torch.zeros_like(stream.weight))
-        self.descend(loss)
+        if self.prototypes == "memory":
+            self.keep(x, y, known=torch.zeros_like(stream.weight))
+            self.descend(loss)
+        else:
+            self.keep(x, y)
+            self.descend(loss)
+            if self.trainer.last_repeat:
+                self.stream_prototypes.add(both_h[: sizes[0]].detach().float(), stream_out.y)
         terms = {"stream": stream_loss, "replay": replay_loss, "drift": drift}
         return Step.of(loss, stream_out, replay_out, semantic=semantic_loss, **terms)
 
@@ -311,25 +389,35 @@ class IL2A(Replay):
         return cross_entropy(both_out, among=torch.cat([self.seen, active]))
 
     def semantic_loss(self) -> Tensor:
-        """Returns the mean cross-entropy of the logits o_k of the old classes k that have stored
-        features."""
-        head, store, slots = self.model.head, self.store, slice(self.memory)
-        # y is copied: the memory may store the batch before backward reads y
-        y, fields = store.y[slots].clone(), store.fields
-        held = fields["known"][slots]
-        # o_kc (C, C), and the classes that have samples in the memory (C)
-        logits, known = semantic_logits(head.weight, head.bias, fields["features"][slots], y, held)
+        """Returns the mean cross-entropy of the logits o_k of the old classes k that have a
+        prototype."""
+        head = self.model.head
+        if self.prototypes == "stream":
+            logits = self.stream_prototypes.logits(head.weight, head.bias)
+            known = self.stream_prototypes.count > 0
+        else:
+            logits, known = self.logits_of_memory()
         classes = torch.arange(len(logits), device=self.trainer.torch_device)
         prototypes = Output(logits / self.temperature, classes, (known & self.old).float())
         return cross_entropy(prototypes, among=self.seen)
 
+    def logits_of_memory(self) -> tuple[Tensor, Tensor]:
+        """Returns o_kc (C, C) from the stored features, and a mask (C) of the classes that have
+        some."""
+        head, store, slots = self.model.head, self.store, slice(self.memory)
+        # y is copied: the memory may store the batch before backward reads y
+        y, fields = store.y[slots].clone(), store.fields
+        features, held = fields["features"][slots], fields["known"][slots]
+        return semantic_logits(head.weight, head.bias, features, y, held)
+
     def on_task_end(self) -> None:
-        """Computes the features of all stored samples anew. Sets the rows of the auxiliary classes
-        to 0."""
-        held = int(self.store.size)
-        self.store.fields["features"][:held] = self.trainer.features_of(self.store.x[:held])
-        self.store.fields["known"][:held] = 1
-        self.trainer.count_images("task ends", ImageCount(trained=0, scored=held))
+        """Computes the features of all stored samples anew, if the prototypes are theirs. Sets the
+        rows of the auxiliary classes to 0."""
+        if self.prototypes == "memory":
+            held = int(self.store.size)
+            self.store.fields["features"][:held] = self.trainer.features_of(self.store.x[:held])
+            self.store.fields["known"][:held] = 1
+            self.trainer.count_images("task ends", ImageCount(trained=0, scored=held))
         for parameter in self.model.get_submodule("auxiliary").parameters():
             nn.init.zeros_(parameter)
             reset_rows(self.trainer.optimizer, parameter, slice(None))

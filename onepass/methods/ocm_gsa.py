@@ -28,7 +28,7 @@ previous network.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -59,6 +59,12 @@ class OCMGSA(OCM, GSA):
     >>> last.accuracy > 70
     True
     """
+
+    # the paper's equations, not the defaults of GSA, which were tuned for GSA alone
+    current: int = 0
+    forwards: Literal["joint", "separate"] = "joint"
+    statistics: Literal["all", "mix"] = "all"
+    new_classes: Literal["batch", "task"] = "batch"
 
     store: MixedReservoir = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {}

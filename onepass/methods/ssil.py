@@ -1,31 +1,41 @@
-"""Separated softmax (SS-IL): new and old classes never compete in a softmax. Each earlier task is
-distilled separately from the previous network.
+"""Separated softmax (SS-IL): samples of new classes in the stream do not compete with old classes.
+Each earlier task is distilled separately from the previous network.
 
 Paper: Ahn et al., "SS-IL: Separated Softmax for Incremental Learning", ICCV 2021. N are the classes
 that are new since the last boundary, O the older ones, L_r the classes of an earlier task r. X^new
-is the stream batch, X^buf a draw of samples of O from the memory. o are the network's logits, o'
-those of the network at that boundary for the same views:
+is the stream batch, X^buf a draw from the memory. o are the network's logits, o' those of the
+network at that boundary for the same views. R are the rivals of replayed samples:
 
-    L = 1/(b + r) [ sum_{X^new} -log softmax_N(o)_y + sum_{X^buf} -log softmax_O(o)_y ]
+    L = 1/(b + r) [ sum_{X^new} -log softmax_N(o)_y + sum_{X^buf} -log softmax_R(o)_y ]
       + strength sum_r T^2 E_{X^new u X^buf} KL(softmax_{L_r}(o'/T) || softmax_{L_r}(o/T))
+
+    replayed="all", rivals="all"     X^buf from the whole memory, R = N u O: the default
+    replayed="old", rivals="side"    X^buf of old classes, R = O: the paper and its code
 
 Decisions:
 
+- The default is not the paper's letter. By the letter no term compares a new class with an old
+  one, and a single pass hardly ever predicts the newest task: on MNIST 6 to 18 % of its samples are
+  right at the end. The default also replays current classes, and replayed samples compete with all
+  classes seen. Each change alone is not enough. Accuracy on a held-out tenth of MNIST, M=500, seeds
+  0 to 2: 92.6 with both, 78.0 with `rivals="side"`, 76.5 with `replayed="old"`, 78.1 with neither.
 - X^new and X^buf have one joint forward pass, as in the authors' code.
 - `loss="mean"` is one mean over both, as in the paper and its code. A stream sample then weighs as
   much as a replayed one: 10 to 64 here. `loss="sum"` has two means, 1 to 1, as in the online port
   in AML's repository (which distils only replayed samples, without T^2). Accuracy on digits, M=100,
-  five seeds: 81.6 ± 3.0 with one mean, 80.7 ± 2.9 with two.
-- A stream sample of an old class competes with the old classes, as replayed ones do.
-- In the first task, L is the cross-entropy on the stream. In a later task whose memory holds no old
-  class, L has no replay, but the stream batch is still distilled.
+  five seeds: 91.2 ± 1.4 with one mean, 89.7 ± 1.0 with two. (Nothing was chosen by these, which are
+  of the test set.)
+- A stream sample of an old class has the rivals of a replayed one.
+- In the first task there is no distillation: L is that of `er` with `loss="mean"`, and by the
+  letter the cross-entropy on the stream. In a later task whose memory holds no old class, the
+  letter has no replay, but the stream batch is still distilled.
 
-Departures from the paper and the authors' code: one pass over the stream, in which N and the tasks
-are known only as far as their classes have been seen. The authors' learning rate falls as 1 / t
-over the tasks t; here it stays. Their memory has the same number of samples of each old class. Here
-it is a reservoir of the whole stream, from which old classes are drawn. `strength` is ours; theirs
-is always 1. The distillation sums over tasks, so with many tasks it outweighs the rest. How the GSA
-authors ran the method is known only as far as batch, replay and augmentation.
+Departures from the paper and the authors' code: `replayed` and `rivals`, as above; one pass over
+the stream, in which N and the tasks are known only as far as their classes have been seen. The
+authors' learning rate falls as 1 / t over the tasks t; here it stays. Their memory has the same
+number of samples of each old class. Here it is a reservoir of the whole stream. `strength` is ours;
+theirs is always 1. The distillation sums over tasks, so with many tasks it outweighs the rest. How
+the GSA authors ran the method is known only as far as batch, replay and augmentation.
 Cost: batch + replay images, forward and backward, and once more forward through the previous
 network. Kept: raw samples and labels, and the previous network.
 """
@@ -105,6 +115,7 @@ class TaskOfClass(StatefulPart):
     paper="Ahn et al., SS-IL: Separated Softmax for Incremental Learning",
     year=2021,
     boundaries="uses",
+    revision=2,
 )
 @dataclass(kw_only=True, eq=False)
 class SSIL(Replay):
@@ -115,9 +126,15 @@ class SSIL(Replay):
     memory
         Number of samples in the memory.
     replay
-        Number of samples of old classes drawn from the memory for each stream batch.
+        Number of samples drawn from the memory for each stream batch.
+    replayed
+        Samples that are drawn: of `all` classes in the memory, or of `old` ones, as in the paper.
+    rivals
+        Classes with which a replayed sample competes: `all` classes seen, or those of its own
+        `side` (old or new), as in the paper.
     loss
-        One `mean` over all samples, or the `sum` of the means over new and over old ones.
+        One `mean` over all samples, or the `sum` of two means: one over stream samples of new
+        classes, one over all others.
     strength
         Weight of the distillation.
     temperature
@@ -126,10 +143,12 @@ class SSIL(Replay):
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     >>> *_, last = onepass.evaluate(onepass.SSIL(memory=100, seed=0), stream)
-    >>> last.accuracy > 70
+    >>> last.accuracy > 85
     True
     """
 
+    replayed: Literal["all", "old"] = "all"
+    rivals: Literal["all", "side"] = "all"
     loss: Literal["mean", "sum"] = "mean"
     strength: float = 1.0
     temperature: float = 2.0
@@ -143,6 +162,8 @@ class SSIL(Replay):
                 "lr": 0.1,
                 "weight_decay": 1e-4,
                 "replay": 3,
+                "replayed": "old",
+                "rivals": "side",
                 "loss": "mean",
                 "strength": 1.0,
                 "temperature": 2.0,
@@ -169,19 +190,19 @@ class SSIL(Replay):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                               (b)
-        replay = self.store.draw(self.replay, fallback=stream, among=self.old)  # X^buf  (r)
+        among = self.old if self.replayed == "old" else None
+        replay = self.store.draw(self.replay, fallback=stream, among=among)  # X^buf     (r)
         (both_out,) = self.forward(stream.then(replay))  # logits o               (b + r, C)
         taught = self.previous(both_out.views)  # logits o'                       (b + r, C)
 
-        is_new = self.new[both_out.y]  # y in N, else y in O                         (b + r)
-        rivals = torch.where(is_new.unsqueeze(1), self.new, self.old)  #          (b + r, C)
+        within, rivals = self.rivals_of(both_out.y, len(y))  #                (b + r) (b + r, C)
         each = scaled_sample_cross_entropy(both_out, rivals.log())
         if self.loss == "mean":
             apart_loss = mean(each, both_out.weight)
         else:
-            sides = (is_new, ~is_new)
-            new_loss, old_loss = (mean(each, both_out.weight * side) for side in sides)
-            apart_loss = new_loss + old_loss
+            sides = (within, ~within)
+            first_loss, rest_loss = (mean(each, both_out.weight * side) for side in sides)
+            apart_loss = first_loss + rest_loss
         groups = self.tasks.groups(self.previous.known)
         task_loss = task_distillation(both_out, taught, groups, self.temperature)
         loss = apart_loss + self.strength * task_loss
@@ -194,3 +215,14 @@ class SSIL(Replay):
             apart=apart_loss,
             tasks=task_loss,
         )
+
+    def rivals_of(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        """Returns the samples that compete with new classes alone, a mask (b + r), and the rivals
+        of each sample, (b + r, C). The first `batch` samples are those of the stream; mirror images
+        of all samples follow."""
+        is_new = self.new[y]
+        place = torch.arange(len(y), device=y.device) % (batch + self.replay)
+        within = is_new & (place < batch)
+        if self.rivals == "side":
+            return within, torch.where(is_new.unsqueeze(1), self.new, self.old)
+        return within, torch.where(within.unsqueeze(1), self.new, self.seen)

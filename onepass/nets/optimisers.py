@@ -270,7 +270,7 @@ def _copy_with_layout_of(parameter: nn.Parameter, value: Tensor) -> Tensor:
 def reset_rows(optimizer: Optimiser, parameter: nn.Parameter, rows: slice) -> None:
     """Sets the moments and counts of these rows to zero. It is called when they begin to train,
     because weight decay may have changed their moments before."""
-    for value in optimizer.state[parameter].values():
+    for value in optimizer.state.get(parameter, {}).values():  # plain SGD keeps none
         if value.ndim:
             value[rows] = 0
 

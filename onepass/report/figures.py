@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from textwrap import fill
@@ -22,7 +23,7 @@ from onepass.report.rows import Spread, group_by_row, summarise
 from onepass.runs import lines
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
-from onepass.runs.variant import REVISION, Variant, shared
+from onepass.runs.variant import REVISION, shared
 
 if TYPE_CHECKING:
     from onepass.streams import Stream
@@ -36,12 +37,16 @@ ENTRY = 0.22  # inches; the height of one text line of the legend
 LINE = 24  # letters after which a name wraps
 MOST_COLUMNS = 200  # of a stream's map; in longer streams a column holds several batches
 GREYS = ("0.2", "0.4")  # for references; darker than the grey in the palette of the methods
+# The marker and the hatch of each dataset and size of the memory
+PLACES = (("o", ""), ("s", "///"), ("^", "..."), ("D", "xxx"), ("v", "|||"), ("P", "---"))
+MARKED = 8  # points of a curve that have its marker
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "hatch.linewidth": 0.5,
     "grid.alpha": 0.3,
     "savefig.dpi": 150,
     "svg.hashsalt": "onepass",
@@ -79,20 +84,34 @@ def _panels(names: Collection[str], count: int) -> tuple[Figure, list[Axes]]:
         size, shape = (10.0, count * max(3.6, 0.6 + ENTRY * entries)), (count, 1)
     else:
         width = 4.5 + WIDER * max(0, len(names) - FEW)
-        size, shape = (1 + width * count, 3.6), (1, count)
+        size, shape = (1 + width * count, 4.4 if _wraps(names) else 3.6), (1, count)
     figure = Figure(figsize=size, layout="constrained")
     return figure, list(figure.subplots(*shape, squeeze=False).flat)
 
 
+def _wraps(names: Collection[str]) -> bool:
+    """Returns whether a name is longer than a line, in the legend or below a bar."""
+    return any(len(name) > LINE for name in names)
+
+
 def runs_by_row_name(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Returns the runs of each row of the table by the row's name. The name is the method and the
-    choices in which the rows differ. Dataset and memory follow if the rows have several."""
+    choices in which the rows differ. If there are several datasets or sizes of the memory, they
+    follow in brackets."""
     groups = group_by_row(results)
-    datasets = {result.dataset for (result, *_) in groups}
-    memories = {result.memory for (result, *_) in groups if result.memory}
-    several = len(datasets) > 1 or len(memories) > 1
-    common = shared([result.variant for (result, *_) in groups]).without(REVISION)
-    return {_name(group[0], several, common): group for group in groups}
+    firsts = [group[0] for group in groups]
+    keeping = {first.method for first in firsts if first.memory}  # the others have no size
+    several_data = len({first.dataset for first in firsts}) > 1
+    several_sizes = len({first.memory for first in firsts if first.method in keeping}) > 1
+    common = shared([first.variant for first in firsts]).without(REVISION)
+    named = {}
+    for first, group in zip(firsts, groups, strict=True):
+        data = first.dataset if several_data else ""
+        size = f"M={first.memory}" if several_sizes and first.method in keeping else ""
+        place = ", ".join(filter(None, [data, size]))
+        words = [first.method, str(first.variant.beyond(common)), f"({place})" if place else ""]
+        named[printable(" ".join(filter(None, words)))] = group
+    return named
 
 
 def _check_points(groups: dict[str, list[Result]]) -> None:
@@ -105,23 +124,38 @@ def _check_points(groups: dict[str, list[Result]]) -> None:
             )
 
 
-def _name(result: Result, several: bool, common: Variant) -> str:
-    own = str(result.variant.beyond(common))
-    where = f"({result.dataset}, {result.memory})" if several else ""
-    return printable(" ".join(filter(None, [result.method, own, where])))
+@dataclass(frozen=True)
+class Look:
+    """The look of a row: a colour for its method and variant, and a marker and a hatch for its
+    dataset and memory, which are empty if all rows share these or if it keeps nothing."""
+
+    colour: Any
+    marker: str
+    hatch: str
 
 
-def _colours(groups: dict[str, list[Result]]) -> list[Any]:
-    """Returns a colour for each group: grey for references, unless all groups are references."""
-    single = [group[0].tasks == 1 for group in groups.values()]
-    palette = cycle(mpl.colormaps["tab10" if len(groups) <= 10 else "tab20"].colors)  # type: ignore[attr-defined]
-    greys = palette if all(single) else cycle(GREYS)
-    return [next(greys if reference else palette) for reference in single]
+def _looks(groups: dict[str, list[Result]]) -> list[Look]:
+    """Returns the look of each group. References are grey, unless all groups are references."""
+    firsts = [group[0] for group in groups.values()]
+    several_data = len({first.dataset for first in firsts}) > 1
+    places = {(first.dataset, first.memory) for first in firsts if several_data or first.memory}
+    marks = dict(zip(sorted(places), cycle(PLACES), strict=False)) if len(places) > 1 else {}
+    names = {(first.method, str(first.variant)): first.tasks == 1 for first in firsts}
+    palette = cycle(mpl.colormaps["tab10" if len(names) <= 10 else "tab20"].colors)  # type: ignore[attr-defined]
+    greys = palette if all(names.values()) else cycle(GREYS)
+    colours = {name: next(greys if single else palette) for name, single in names.items()}
+    return [
+        Look(
+            colours[first.method, str(first.variant)],
+            *marks.get((first.dataset, first.memory), ("", "")),
+        )
+        for first in firsts
+    ]
 
 
 def _curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
     ends: set[int] = set()
-    for colour, (name, group) in zip(_colours(groups), groups.items(), strict=True):
+    for look, (name, group) in zip(_looks(groups), groups.items(), strict=True):
         by_step: dict[int, list[float]] = {}
         runs = [(RunFolder(Path(result.out)), result) for result in group]
         seen = [run.points() for run, result in runs if run.has_all_points(result)]
@@ -135,15 +169,23 @@ def _curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
         middle = [spread.mean for spread in spreads if spread is not None]
         wide = [spread.deviation or 0.0 for spread in spreads if spread is not None]
         single = group[0].tasks == 1
-        style = {"linestyle": "--" if single else "-", "marker": "" if len(steps) > 1 else "o"}
-        axes.plot(steps, middle, label=fill(name, LINE), color=colour, **style)  # type: ignore[arg-type]
+        axes.plot(
+            steps,
+            middle,
+            label=fill(name, LINE),
+            color=look.colour,
+            linestyle="--" if single else "-",
+            marker=look.marker or ("" if len(steps) > 1 else "o"),
+            markevery=max(1, len(steps) // MARKED),
+            markersize=5,
+        )
         low = [m - w for m, w in zip(middle, wide, strict=True)]
         high = [m + w for m, w in zip(middle, wide, strict=True)]
-        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(steps, low, high, color=look.colour, alpha=0.15, linewidth=0)
     for end in sorted(ends):
         axes.axvline(end, color="0.6", linewidth=0.8, linestyle=":")
     axes.set(xlabel="batches learned", ylabel="accuracy on classes seen so far (%)", ylim=(0, 102))
-    large = len(groups) > FEW or max(map(len, groups)) > LINE
+    large = len(groups) > FEW or _wraps(groups)
     beside: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if large else {}
     axes.legend(frameon=False, fontsize=9, **beside)
 
@@ -155,16 +197,20 @@ def _inner_boundaries(points: Sequence[Point]) -> list[int]:
 
 def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
     rows = [summarise(group)[0] for group in groups.values()]
-    for index, (row, colour) in enumerate(zip(rows, _colours(groups), strict=True)):
+    for index, (row, look) in enumerate(zip(rows, _looks(groups), strict=True)):
         error = row.accuracy.deviation
-        axes.bar(index, row.accuracy.mean, yerr=error, color=colour, width=0.7, capsize=4)
+        style: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": "white"}
+        axes.bar(index, row.accuracy.mean, yerr=error, width=0.7, capsize=4, **style)
         label, top = f"{row.accuracy.mean:.1f}", row.accuracy.mean + (error or 0.0)
         axes.text(index, top + 1, label, ha="center", va="bottom", fontsize=9)
     fewest, most = (of(len(row.results) for row in rows) for of in (min, max))
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
     seeds = "1 run" if most == 1 else f"mean and spread of {count} runs"
     axes.set_xticks(
-        range(len(groups)), [fill(name, LINE) for name in groups], rotation=20, ha="right"
+        range(len(groups)),
+        [fill(name, LINE) for name in groups],
+        rotation=45 if _wraps(groups) else 20,  # lines of two flatter labels would overlap
+        ha="right",
     )
     axes.set(ylabel="final accuracy (%)", ylim=(0, 112), title=seeds)
     axes.set_yticks(range(0, 101, 20))

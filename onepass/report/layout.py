@@ -11,16 +11,17 @@ from statistics import mean
 from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.text import format_rate, printable
 from onepass.learning import registry
+from onepass.learning.registry import COMMON
 from onepass.report.pivot import pivot_rows
 from onepass.report.rows import ROW_KEYS, Row, Spread
 from onepass.report.significance import COLUMNS as TEST_COLUMNS
 from onepass.report.significance import compare_paired, explain_columns
 from onepass.report.table import Cell, Table
-from onepass.runs.spec import COMMON
-from onepass.runs.variant import Variant, shared
+from onepass.runs.variant import PRESET, Variant, shared
 
 COLUMNS = (
-    *("method", "variant", "dataset", "memory", "accuracy", "forgetting", "any-time", "n"),
+    *("method", "variant", "dataset", "memory"),
+    *("accuracy", "forgetting", "learning", "newest", "any-time", "n"),
     *("seconds", "steps/s", "passes/sample", "kept", "device"),
 )
 HIDDEN = ("seconds", "device")  # displayed only if the user names them, or to programs
@@ -91,6 +92,13 @@ def make_table(
     above = f"All rows: {printable(str(common))}" if common and has_variants else ""
     cost = _notes_on_scoring_cost(rows, table.header)
     return replace(table, above=above, notes=[*table.notes, *cost])
+
+
+def preset_line(rows: Sequence[Row]) -> str:
+    """Returns a line for above a table, which names the preset of rows whose variant names none;
+    "" if there are none."""
+    bare = any(PRESET not in row.variant for row in rows)
+    return f"Preset: {COMMON}, where a row names no other" if bare else ""
 
 
 def _stack(
@@ -375,6 +383,8 @@ def _cells(row: Row, numeric: bool) -> dict[str, str]:
     measured = {
         "accuracy": row.accuracy,
         "forgetting": row.over("forgetting"),
+        "learning": row.over("learning_accuracy"),
+        "newest": row.over("newest_accuracy"),
         "any-time": row.over("anytime_accuracy"),
     }
     shown = {name: _with_count(spread, len(row.results)) for name, spread in measured.items()}

@@ -13,7 +13,7 @@ NAMES = {  # the values of each section, in display order
     "machine": "device gpu threads deterministic started commit dirty onepass torch numpy python "
     "system other_versions",
     "accuracy": "accuracy anytime_accuracy mean_task_accuracy prequential_accuracy forgetting "
-    "forgetting_all_tasks class_accuracy",
+    "forgetting_all_tasks learning_accuracy newest_accuracy class_accuracy",
     "time": "steps steps_done seconds steps_per_second scoring_seconds capture_seconds",
     "cost": "trained_per_sample scored_per_sample images_beside_steps memory_bytes copy_bytes",
     "bits": "params_sha256 state_sha256 points dropped",
@@ -25,7 +25,15 @@ COMPARED_SECTIONS = ("run", "stream", "settings", "machine")
 NOT_COMPARED = frozenset(["identity", "started", "dirty", "samples", "classes"])
 # Settings of the learner that the job passes on; they are compared in the section "run".
 PASSED_BY_THE_JOB = frozenset(["seed", "device", "memory"])
-OUTCOMES = ("accuracy", "anytime_accuracy", "forgetting", "seconds", "steps_per_second")
+OUTCOMES = (
+    "accuracy",
+    "anytime_accuracy",
+    "forgetting",
+    "learning_accuracy",
+    "newest_accuracy",
+    "seconds",
+    "steps_per_second",
+)
 
 
 def details(entry: FoundRun) -> Sections:

@@ -14,12 +14,14 @@ from typing import Any
 from onepass.base import plugins
 from onepass.base.devices import threads_and_determinism
 from onepass.base.errors import CheckpointError, DataError, RunError, TooLargeError
+from onepass.base.news import Line, tell
 from onepass.base.text import shortened
 from onepass.evaluation import probes
 from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.callbacks.audience import expect_distinct_keys
 from onepass.evaluation.loop import is_scored, learn_and_score
 from onepass.evaluation.points import BEGINNING, Point
+from onepass.evaluation.schedule import scoring_cost
 from onepass.learning.checkpoint import file as checkpoints
 from onepass.learning.learner import Learner
 from onepass.runs.environment import (
@@ -30,7 +32,7 @@ from onepass.runs.environment import (
     versions,
 )
 from onepass.runs.folder import CANNOT_RESUME, RunFolder, RunProgress
-from onepass.runs.log import log_run
+from onepass.runs.log import StepLines, log_run
 from onepass.runs.outcome import gpu_name, make_result, plain_settings
 from onepass.runs.recorder import Recorder
 from onepass.runs.resources import RunResources
@@ -134,6 +136,11 @@ def _train(
         audience = recorder.audience
         audience.load_state_dict(before.states)
         audience.started(Run(learner, stream, before.tick, job, folder.path))
+        if before.tick.step == 0 and every is not None:
+            cost = scoring_cost(learner, stream, every, prequential=job.prequential)
+            if cost:
+                tell(Line(cost, "note"))
+        progress = StepLines(len(stream), before.tick.step)
         for tick in learn_and_score(
             learner,
             stream,
@@ -143,6 +150,7 @@ def _train(
             listener=audience,
         ):
             recorder.save(learner, tick)
+            progress.follow(tick)
         result = make_result(job, stream, learner, recorder.points, folder.path)
         began = folder.description() or {}
         result = replace(result, other_versions=recorder.other_versions, commit=_commit_of(began))

@@ -17,9 +17,9 @@ from typing import Any, Literal
 from onepass.base import fileio
 from onepass.base.errors import RunError
 from onepass.base.text import natural_sort_key, quoted
-from onepass.runs import lines
+from onepass.runs import early_settings, lines
 from onepass.runs.folder import DAMAGED_NAME
-from onepass.runs.result import Result
+from onepass.runs.result import Result, accuracies_in_matrix
 
 RunState = Literal["finished", "broken", "damaged"]  # broken: without a result, perhaps running
 Parse = Callable[[str], Any]
@@ -86,10 +86,12 @@ class FoundRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The arguments of the learner's constructor; empty if they are unknown, as for a line of
-        an early version."""
+        """The arguments of the learner's constructor, those of an early version completed; empty if
+        they are unknown."""
         found = self.values.get("settings") or self.description.get("learner")
-        return found if isinstance(found, dict) else {}
+        recorded = found if isinstance(found, dict) else {}
+        method, variant = (str(self.values.get(name) or "") for name in ("method", "variant"))
+        return early_settings.completed(method, variant, recorded)
 
     def result(self) -> Result:
         """Returns the result of the run; raises a RunError if it is damaged or there is none."""
@@ -255,7 +257,7 @@ def _checked(where: str, values: dict[str, Any], folder: str | None = None) -> F
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
             return _damaged(where, f"its {name} is not a finite number", folder)
-    return FoundRun(where, "finished", values, folder=folder)
+    return FoundRun(where, "finished", accuracies_in_matrix(values) | values, folder=folder)
 
 
 def _broken(folder: str) -> FoundRun:

@@ -5,7 +5,7 @@
     <key>.jsonl     the lines of the listener with that key
     checkpoint.pt   the learner and the progress of the run
     result.json     metrics, once the run has finished
-    log.txt         starts, resumptions, the end, warnings and errors
+    log.txt         starts, resumptions, progress, the end, warnings and errors
 
 Each file is replaced as a whole or grows by whole lines. A kill at any moment therefore leaves a
 folder from which the run can continue.

@@ -15,7 +15,7 @@ from typing import Any
 
 from onepass.base import fileio
 from onepass.base.errors import RunError
-from onepass.base.text import BYTE_ORDER_MARK
+from onepass.base.text import BYTE_ORDER_MARK, describe_encoding
 from onepass.runs.result import Result
 
 SUFFIX = ".jsonl"
@@ -97,8 +97,8 @@ def _read_text(path: Path) -> str:
         raise RunError(f"{path} is not a file" if path.exists() else f"there is no file {path}")
     try:
         text = path.read_text("utf-8")
-    except UnicodeDecodeError:
-        raise RunError(f"{path} is damaged: it is not UTF-8 text") from None
+    except UnicodeDecodeError as problem:
+        raise RunError(f"{path} {describe_encoding(problem)}") from None
     if text.startswith(BYTE_ORDER_MARK):
         raise RunError(f"{path} begins with a byte order mark: save it as UTF-8 without BOM")
     return text

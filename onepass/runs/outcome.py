@@ -58,6 +58,8 @@ def make_result(
         accuracy=last.accuracy,
         forgetting=metrics.forgetting(a),
         forgetting_all_tasks=metrics.forgetting_all(a),
+        learning_accuracy=metrics.learning_accuracy(a),
+        newest_accuracy=metrics.newest_accuracy(a),
         mean_task_accuracy=metrics.mean_task_accuracy(a),
         anytime_accuracy=metrics.anytime(spaced),
         prequential_accuracy=last.prequential,

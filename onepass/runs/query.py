@@ -141,12 +141,14 @@ def _compared(compare: Callable[[Any, Any], bool], wanted: str, text: str) -> Ca
 
 def _equal(value: Any, wanted: str) -> bool:
     """Returns whether a value equals a text. If both are numbers they are compared as such, so that
-    5e-4 is 0.0005. Otherwise the texts are compared; true, false and none in any case of
-    letters."""
+    5e-4 is 0.0005. Otherwise the texts are compared; true, false and none, which JSON calls null,
+    in any case of letters."""
     number, other = _number(value), _number(wanted)
     if number is not None and other is not None:
         return number == other
-    if value is None or isinstance(value, bool):
+    if value is None:
+        return wanted.lower() in ("none", "null")
+    if isinstance(value, bool):
         return str(value).lower() == wanted.lower()
     return str(value) == wanted
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onepass.base.devices import threads_and_determinism
 from onepass.data import Dataset
 from onepass.evaluation.loop import prepare_for_stream
 from onepass.learning.learner import Learner
-from onepass.runs.spec import Job
+from onepass.runs.spec import Fingerprint, Job
 from onepass.streams import Stream
 
 
@@ -21,6 +23,7 @@ class RunResources:
 
     def __init__(self) -> None:
         self._datasets: dict[tuple[object, ...], Dataset] = {}
+        self._fingerprints: dict[tuple[object, ...], Fingerprint | None] = {}
         self._ready: dict[str, tuple[Stream, Learner]] = {}
 
     def dataset(self, job: Job) -> Dataset:
@@ -30,11 +33,14 @@ class RunResources:
 
     def with_fingerprint(self, job: Job) -> Job:
         """Returns the job with the fingerprint of its data. They are loaded if they are not yet."""
-        return job.with_data(self._full_dataset(job))
+        stream = (job.stream, job.tasks, job.batch, job.class_order, job.validation)
+        key = (*_data_key(job), *stream, job.method, job.every)
+        if key not in self._fingerprints:
+            self._fingerprints[key] = job.with_data(self._full_dataset(job)).fingerprint
+        return replace(job, fingerprint=self._fingerprints[key])
 
     def _full_dataset(self, job: Job) -> Dataset:
-        options = (job.image_size, job.test_fraction, job.mirror_is_same_class, job.label, job.test)
-        key = (job.dataset_identity, job.data_root, *options)
+        key = _data_key(job)
         if key not in self._datasets:
             self._datasets[key] = job.load_dataset()
         return self._datasets[key]
@@ -54,3 +60,9 @@ class RunResources:
             stream, learner = job.make(self.dataset(job))
             prepare_for_stream(learner, stream)
         return stream, learner
+
+
+def _data_key(job: Job) -> tuple[object, ...]:
+    """Returns the choices that decide what data a job loads."""
+    options = (job.image_size, job.test_fraction, job.mirror_is_same_class, job.label, job.test)
+    return (job.dataset_identity, job.data_root, *options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, Self, get_type_hints
@@ -9,6 +10,8 @@ from typing import Any, Self, get_type_hints
 from onepass.base.errors import InputError, RunError
 from onepass.base.settings import expect_type
 from onepass.base.text import printable
+from onepass.evaluation import metrics
+from onepass.runs import early_settings
 from onepass.runs.variant import Variant
 
 PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
@@ -32,7 +35,9 @@ class Result:
         standard deviation of the dataset or of the first task.
     Accuracy, in percent
         `accuracy` over all test samples at the end; `forgetting` in the 1 / (T - 1) form and
-        `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy` at the end;
+        `forgetting_all_tasks` in the 1 / T form; `learning_accuracy`, the mean over tasks of the
+        accuracy just after learning; `newest_accuracy`, the final accuracy on the last task;
+        `mean_task_accuracy` at the end;
         `anytime_accuracy`, the mean over at least three equally spaced points;
         `prequential_accuracy`, on each batch before it is learned; `accuracy_matrix`, after task i
         on task j; `class_accuracy` at the end; `task_confusion`, how many test samples of task i
@@ -44,8 +49,8 @@ class Result:
     Cost
         `trained_per_sample` and `scored_per_sample`, images that pass through networks in a step,
         with and without a gradient, for each sample of the stream; `images_beside_steps`, images
-        outside of steps, by purpose; `memory_bytes` of the samples in full memories; `copy_bytes`
-        of copies of the network.
+        outside of steps, by purpose; `memory_bytes` of full memories and of covariances;
+        `copy_bytes` of copies of the network.
     Machine and checksums
         `device`, and the name of the `gpu`; `threads`; the `processor` with its instruction set;
         the version of `torch`; `commit`, of the source tree when the run
@@ -84,6 +89,8 @@ class Result:
     accuracy: float = field(metadata=PRINTED)
     forgetting: float | None = field(default=None, metadata=PRINTED)
     forgetting_all_tasks: float | None = None
+    learning_accuracy: float | None = field(default=None, metadata=PRINTED)
+    newest_accuracy: float | None = field(default=None, metadata=PRINTED)
     mean_task_accuracy: float | None = None
     anytime_accuracy: float | None = None
     prequential_accuracy: float | None = None
@@ -122,7 +129,8 @@ class Result:
     def read(cls, content: dict[str, Any], out: str, source: str = "") -> Self:
         """Returns the result that the content of a result.json or of a line holds. `out` is where
         the run is now. Raises a RunError that names `source` (by default `out`) if a value is
-        missing or of the wrong type. Early results may lack any field that has a default."""
+        missing or of the wrong type. Early results may lack any field that has a default;
+        `early_settings` completes their settings."""
         source, types = source or out, _types()
         for option in fields(cls):
             needed = option.default is MISSING and option.default_factory is MISSING
@@ -132,8 +140,11 @@ class Result:
             elif needed and option.name not in (*content, "out"):
                 raise RunError(f"{source} is not a run's result: it has no {option.name}")
         known = {name: value for name, value in content.items() if name in types}
-        given = {"dataset_identity": content["dataset"], **known}
-        return cls(**{**given, "variant": Variant.parse(content["variant"]), "out": out})
+        given = {**accuracies_in_matrix(content), "dataset_identity": content["dataset"], **known}
+        method, variant = content["method"], content["variant"]
+        settings = early_settings.completed(method, variant, content.get("settings") or {})
+        made = {"settings": settings, "variant": Variant.parse(variant), "out": out}
+        return cls(**{**given, **made})
 
     def as_json(self) -> dict[str, Any]:
         """Returns the content of result.json: all fields, as JSON values."""
@@ -148,6 +159,23 @@ class Result:
         """Returns the fields that `--json` prints."""
         names = [option.name for option in fields(self) if option.metadata.get("printed")]
         return {name: getattr(self, name) for name in names}
+
+
+def accuracies_in_matrix(content: Mapping[str, Any]) -> dict[str, float | None]:
+    """Returns the accuracies that an early result does not hold, but its accuracy matrix does."""
+    a = content.get("accuracy_matrix")
+    if not a or "learning_accuracy" in content:
+        return {}
+    try:
+        expect_type("accuracy_matrix", a, _types()["accuracy_matrix"])
+    except (InputError, RecursionError):  # damaged; `Result.read` refuses it
+        return {}
+    if any(len(row) != len(a) for row in a):
+        return {}
+    return {
+        "learning_accuracy": metrics.learning_accuracy(a),
+        "newest_accuracy": metrics.newest_accuracy(a),
+    }
 
 
 @cache

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from onepass import data, streams
 from onepass.base import devices
-from onepass.base.errors import InputError, UnknownNameError
+from onepass.base.errors import InputError, OnepassError, UnknownNameError
 from onepass.base.settings import (
     Preset,
     construct,
@@ -22,17 +23,16 @@ from onepass.base.settings import (
 from onepass.base.text import printable
 from onepass.data.known import is_path
 from onepass.learning import registry
+from onepass.learning.registry import COMMON, TUNED
 from onepass.runs.variant import PRESET, Variant
 
 if TYPE_CHECKING:
     from onepass.learning.learner import Learner
     from onepass.streams import Stream
 
-COMMON = "common"  # the constructor's defaults: one setting for all methods
-PRESETS = (COMMON, "paper", "official", "tuned", "best", "fast")
+PRESETS = (COMMON, "paper", "official", TUNED, "best", "fast")
 Normalise = Literal["dataset", "first-task"]
 CheckpointEvery = int | Literal["auto"] | None  # steps; auto: ten seconds; None: no checkpoint
-POINTS_PER_RUN = 20  # evaluation points, equally spaced, unless `every` is given
 OWN = "own"  # the dataset's name in the identity of a run on the user's own files
 # Fields that a variant leaves out: tables show them in columns of their own, or they do not change
 # the result.
@@ -47,11 +47,13 @@ IDENTITY_OPTIONS = ("normalise", "validation", "every", "prequential", "threads"
 
 
 class Fingerprint(NamedTuple):
-    """The facts of the data that a run's identity needs: their checksum, and the number of tasks
-    into which a stream splits them by default. They are known once the data are loaded."""
+    """The facts of the data that a run's identity needs, known once the data are loaded: their
+    checksum, the number of tasks into which a stream splits them by default, and the default of
+    `every` on the job's stream, None for a twentieth of the steps (`schedule.default_every`)."""
 
     sha256: str
     usual_tasks: int
+    every: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ class Job:
     and `tasks` None means the usual number. `preset` names a set of settings of the method;
     `settings` override them, as text, as `--set` takes it. `validation` is the fraction of the
     training data that is held out and scored on. `every` is the number of steps between evaluation
-    points (`score_every`). `probes` are names of probes; they do not change the run. `imports` are
-    the user's modules that register what the job names; they are imported before the run.
+    points; None leaves it to `schedule.default_every`. `probes` are names of probes; they do not
+    change the run. `imports` are the user's modules that register what the job names; they are
+    imported before the run.
 
     `mirror_is_same_class` is for the user's own images only. `label` and `test` are for tables: the
     column of labels, and the file to test on. `normalise` chooses the mean and standard deviation
@@ -144,13 +147,14 @@ class Job:
             "seed": self.seed,
             "device": devices.resolve_device(self.device).type,
             **self.non_defaults,
+            **({} if self.known_every is None else {"every": self.known_every}),
         }
 
     @property
     def non_defaults(self) -> dict[str, Any]:
-        """The choices that differ from the defaults, as values, not as text. Defaults are left out,
-        so that a new setting in a later version does not change the identity of an old run. (A
-        default that changes raises the method's revision.)
+        """The choices that differ from `common` and from the other defaults, as values, not as
+        text. Defaults are left out, so that a new setting in a later version does not change the
+        identity of an old run. (A setting of `common` that changes raises the method's revision.)
 
         >>> Job("er", settings={"weight_decay": "1e-4"}, tasks=5).non_defaults  # the defaults
         {}
@@ -163,21 +167,15 @@ class Job:
             if option.name in IDENTITY_OPTIONS
         }
         content = {
-            "settings": _differing(self.chosen_settings(), self._defaults),
+            "settings": _differing(self.chosen_settings(), self._common_settings),
             "stream": self._stream_choices(),
             **_differing({name: getattr(self, name) for name in IDENTITY_OPTIONS}, defaults),
         }
         return {name: _canonical(value) for name, value in content.items() if value}
 
     @property
-    def _defaults(self) -> dict[str, Any]:
-        """The defaults of the learner's constructor."""
-        learner = registry.get(self.method).learner
-        return {
-            option.name: option.default
-            for option in fields(learner)
-            if option.default is not MISSING
-        }
+    def _common_settings(self) -> dict[str, Any]:
+        return registry.get(self.method).common_settings
 
     def _stream_choices(self) -> dict[str, Any]:
         """Returns the stream's settings that differ from the defaults."""
@@ -229,11 +227,37 @@ class Job:
             raise LookupError(f"the data of {self.method} on {self.dataset} have not been loaded")
         return self.fingerprint
 
+    @property
+    def known_every(self) -> int | None:
+        """The number of steps between evaluation points, chosen or by default; None for a twentieth
+        of the steps, as in runs from before there was another default, and while the data are
+        unknown."""
+        return self.every or (self.fingerprint.every if self.fingerprint else None)
+
     def with_data(self, full: data.Dataset) -> Job:
         """Returns the job with the fingerprint of its full dataset, before `validation` holds
         samples out."""
         usual = data.usual_tasks(full.name, full.classes)
-        return replace(self, fingerprint=Fingerprint(full.sha256(), usual))
+        every = self._default_every(full, usual)
+        return replace(self, fingerprint=Fingerprint(full.sha256(), usual, every))
+
+    def _default_every(self, full: data.Dataset, usual_tasks: int) -> int | None:
+        """Returns `schedule.default_every` of the job's stream; None if it has no effect. The seed
+        is 0, so that runs that differ only in their seeds are scored at the same steps. A method
+        that learns all classes as one task is scored as if it did not."""
+        from onepass.evaluation import schedule
+
+        info = registry.get(self.method)
+        if self.every is not None or info.learner.traits.trains_to_score:
+            return None
+        table = self.full_stream(usual_tasks)
+        if info.one_task and "tasks" in table:
+            table["tasks"] = usual_tasks
+        try:
+            scored = full.hold_out(self.validation) if self.validation else full
+            return schedule.default_every(streams.make_stream(scored, table, seed=0))
+        except OnepassError:  # making the run, or a check before it, raises the error
+            return None
 
     # ---- its settings, data, stream and learner
 
@@ -263,31 +287,32 @@ class Job:
 
     @property
     def variant(self) -> Variant:
-        """The choices that differ from the defaults, without the method, as results show them. A
-        setting that equals the preset's value is left out.
+        """The choices that differ from `common` and from the other defaults, without the method, as
+        results show them. A setting that equals the preset's value is left out.
 
         >>> str(Job("gsa", preset="tuned", settings={"lr": "1e-3", "mix": "64"}, tasks=2).variant)
         'tuned lr=1e-3 tasks=2'
         """
         variant = Variant() if self.preset == COMMON else Variant({PRESET: self.preset})
-        usual = self._defaults | self.chosen_preset().settings
+        usual = self._common_settings | self.chosen_preset().settings
         others = _differing(self.chosen_settings(), usual)
         variant |= {
             name: text for name, text in sorted(self.run_settings.items()) if name in others
         }
         for option in fields(self):
-            value = getattr(self, option.name)
+            value = self.known_every if option.name == "every" else getattr(self, option.name)
             if option.name not in NOT_IN_VARIANT and value != option.default:
                 variant[option.name] = str(value)
         return variant
 
     def score_every(self, stream: Stream) -> int | None:
-        """Returns the number of steps between evaluation points: `every`, or a twentieth of the
-        stream. Returns None if `every` is not given and the method has to train before it is
-        scored: then it is scored at the end only."""
+        """Returns the number of steps between evaluation points. Returns None if `every` is not
+        given and the method has to train before it is scored: then it is scored at the end only."""
+        from onepass.evaluation import schedule
+
         if self.every is None and registry.get(self.method).learner.traits.trains_to_score:
             return None
-        return self.every or max(1, len(stream) // POINTS_PER_RUN)
+        return self.known_every or schedule.twentieth(stream)
 
     def load_dataset(self) -> data.Dataset:
         """Returns the full dataset, before `validation` holds samples out. Errors in the method and
@@ -352,15 +377,16 @@ class Job:
         return chosen | self.chosen_settings()
 
     def chosen_settings(self) -> dict[str, Any]:
-        """Returns the settings of the preset, overridden by the user's. Raises an InputError for a
-        setting that is a field of the job."""
+        """Returns the settings of `common`, overridden by those of the preset, and these by the
+        user's. Raises an InputError for a setting that is a field of the job."""
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(
                     f"{name} is not a setting here: give --{name} instead of --set {name}"
                 )
-        learner = registry.get(self.method).learner
-        return self.chosen_preset().settings | parse_settings(learner, self.run_settings)
+        info = registry.get(self.method)
+        own = parse_settings(info.learner, self.run_settings)
+        return info.common.settings | self.chosen_preset().settings | own
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
         """Returns the learner's arguments `mean` and `std`, as `normalise` chooses: those of the
@@ -386,15 +412,27 @@ class Job:
     def chosen_preset(self) -> Preset:
         """Returns the job's preset. Raises an UnknownNameError if there is no preset of this name,
         and an InputError if the method does not have it."""
-        learner = registry.get(self.method).learner
+        info = registry.get(self.method)
+        learner = info.learner
         if self.preset == COMMON:
-            return Preset({}, "the constructor's defaults")
+            return info.common
         if self.preset not in PRESETS:
             raise UnknownNameError("preset", self.preset, PRESETS)
         if self.preset not in learner.presets:
             known = ", ".join(preset_names(learner))
             raise InputError(f"{self.method!r} has no preset {self.preset!r}; it has: {known}")
         return learner.presets[self.preset]
+
+
+def default_preset(methods: Sequence[str]) -> str:
+    """Returns the preset of a command that names none: `tuned` for one method that has it, and
+    `common` for several methods, so that they can be compared.
+
+    >>> default_preset(["gsa"]), default_preset(["gdumb"]), default_preset(["gsa", "er"])
+    ('tuned', 'common', 'common')
+    """
+    alone = len(methods) == 1
+    return TUNED if alone and TUNED in registry.get(methods[0]).learner.presets else COMMON
 
 
 def preset_names(learner: type[Learner]) -> list[str]:

@@ -62,7 +62,8 @@ def expect_same_run(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
         )
     recorded = dict(found["job"])
     if job.fingerprint is None:
-        job = replace(job, fingerprint=Fingerprint(str(recorded.get("data_sha256")), 0))
+        found_data = Fingerprint(str(recorded.get("data_sha256")), 0, recorded.get("every"))
+        job = replace(job, fingerprint=found_data)
     wanted = job.identity_fields
     if recorded.get("data_sha256") != wanted["data_sha256"]:
         raise RunError(

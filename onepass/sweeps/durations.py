@@ -12,7 +12,6 @@ from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
 RECENT = 3  # only the last measurements count: the GPU or its load may have changed before them
-SCORED = 1 / 3  # the cost of a scored image; a trained one, with its backward pass, costs 1
 # Stream settings that do not change how many samples a stream has
 CUTS = ("tasks", "batch", "class_order", "boundaries")
 RunKind = tuple[object, ...]
@@ -40,6 +39,8 @@ class Durations:
 
     def learn(self, result: Result) -> None:
         """Adds a finished run."""
+        from onepass.base.parts import FORWARDS
+
         where = (result.dataset_identity, result.device)
         took = result.seconds + result.scoring_seconds + result.capture_seconds
         kind = (*where, result.method, result.memory, str(result.variant))
@@ -48,14 +49,14 @@ class Durations:
         if not (result.steps and result.batch) or trained is None or scored is None:
             return  # early versions did not record these values
         samples = result.steps * result.batch
-        images = samples * (trained + SCORED * scored)
+        forwards = samples * (FORWARDS * trained + scored)
         # The most samples of any stream on these data, and of this stream
         for key in (where, (*where, *_stream(result.validation, result.stream_settings))):
             self._samples[key] = max(samples, self._samples.get(key, 0))
-        if images:
-            # Seconds per image of all methods on these data, and of this method
+        if forwards:
+            # Seconds per forward pass of all methods on these data, and of this method
             for rate_key in (where, (*where, result.method)):
-                self._rates.setdefault(rate_key, []).append(took / images)
+                self._rates.setdefault(rate_key, []).append(took / forwards)
 
     def expected(self, job: Job) -> float | None:
         """Returns the expected seconds of a job; None if no finished run was on its data and
@@ -64,13 +65,13 @@ class Durations:
             return _recent(measured)
         where = (job.dataset_identity, job.device_kind)
         rates = self._rates.get((*where, job.method)) or self._rates.get(where)
-        images = _images_per_sample(job)
-        if not rates or not images:
+        forwards = _forwards_per_sample(job)
+        if not rates or not forwards:
             return None
         chosen = job.chosen_stream()
         usual = streams.STREAMS[chosen["stream"]].defaults
         key = (*where, *_stream(job.validation, usual | chosen))
-        return self._samples.get(key, self._samples[where]) * images * _recent(rates)
+        return self._samples.get(key, self._samples[where]) * forwards * _recent(rates)
 
 
 def run_kind(job: Job) -> RunKind:
@@ -87,16 +88,14 @@ def _stream(validation: float, settings: Mapping[str, object]) -> RunKind:
     return (validation, *sorted((name, str(value).removesuffix(".0")) for name, value in chosen))
 
 
-def _images_per_sample(job: Job) -> float:
-    """Returns the images through the network for each sample of the stream. A scored image counts
-    as `SCORED`."""
+def _forwards_per_sample(job: Job) -> float:
+    """Returns the cost of training for each sample of the stream, in forward passes."""
     from onepass.learning.image_counts import images_per_batch
 
     memory = {"memory": job.memory} if job.uses_memory else {}
     learner = construct(registry.get(job.method).learner, **memory, **job.chosen_settings())
     batch = int(job.chosen_stream().get("batch", Job.batch))
-    images = images_per_batch(learner, batch)
-    return (images.trained + SCORED * images.scored) / batch
+    return images_per_batch(learner, batch).forwards / batch
 
 
 def _recent(values: Sequence[float]) -> float:

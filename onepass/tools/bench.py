@@ -53,17 +53,18 @@ class BenchCase:
     steps: int = 200
 
     def learner(self) -> Learner:
-        """Returns a new learner; raises InputError if `settings` has seed, device or memory."""
-        method = registry.get(self.method).learner
+        """Returns a new learner in the common setting, with `settings` on top. Raises InputError if
+        they have seed, device or memory."""
+        info = registry.get(self.method)
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(
                     f"--set takes no {name} here: --memory and --device set those, the seed is 0"
                 )
-        chosen = parse_settings(method, self.settings)
-        if "memory" in setting_names(method):
+        chosen = info.common.settings | parse_settings(info.learner, self.settings)
+        if "memory" in setting_names(info.learner):
             chosen["memory"] = self.memory
-        return construct(method, device=self.device, seed=0, **chosen)
+        return construct(info.learner, device=self.device, seed=0, **chosen)
 
 
 @dataclass(frozen=True)

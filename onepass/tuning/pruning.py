@@ -4,7 +4,6 @@ most others."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar
@@ -41,7 +40,7 @@ class TrialRunOptions(RunOptions):
 
     def run(self, job: Job, listener: Listener, resources: RunResources) -> Result:
         own = {name: job.settings[name] for name in self.searched}
-        study = _study(self.study)
+        study = Study(self.study)
         number = study.first_trial_with(own)
         reporter = [Reporter(study, number)] if job.seed == self.first_seed else []
         try:
@@ -82,9 +81,3 @@ class Reporter(Listener):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.scores = list(state["scores"])
-
-
-@cache
-def _study(file: Path) -> Study:
-    """Returns the study of a file: one connection for all the trials that a process runs."""
-    return Study(file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -10,9 +9,10 @@ from pathlib import Path
 
 from onepass.base import fileio, toml
 from onepass.base.errors import RunError
-from onepass.base.text import printable, shortened
+from onepass.base.text import shortened
 from onepass.evaluation.callbacks import Progress
 from onepass.executors import Executor
+from onepass.runs.rerun_command import job_command
 from onepass.runs.resources import RunResources
 from onepass.tuning.pruning import TrialRunOptions
 from onepass.tuning.spec import SearchSpec
@@ -128,17 +128,16 @@ class Search:
         return state
 
     def _toml(self, state: SearchState) -> str:
-        """Returns best.toml: the best settings, below comments with their value and a command that
-        runs them."""
-        job, objective = self.spec.job, self.spec.objective
-        words = ["onepass", "run", job.method, "--dataset", job.dataset, "--memory", job.memory]
-        command = shlex.join(map(str, [*words, "--preset", job.preset, "--settings", "FILE"]))
+        """Returns best.toml: the best settings, below comments with their value and the command
+        that runs them on all training data."""
+        best = replace(self.spec.job, settings=state.settings or {}, validation=0.0)
         description = {
             "mean": "mean of final and any-time accuracy",
             "accuracy": "final accuracy",
             "anytime": "any-time accuracy",
-        }[objective]
+        }[self.spec.objective]
         return (
             f"# {description} on held-out data: {state.value:.2f} (trial {state.best})\n"
-            f"# {printable(command)}\n{toml.settings_as_toml(state.settings or {})}"
+            f"# {job_command(best, self.spec.seeds)}\n"
+            f"{toml.settings_as_toml(best.settings)}"
         )

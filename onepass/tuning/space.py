@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onepass.learning.learner import Learner
 
 KEYS = {"low": float, "high": float, "log": bool, "step": float}
+FEWEST_DIGITS, EXACT_DIGITS = 3, 17  # significant digits; with 17 any float is exact
 GIVEN_BY_THE_JOB = ("seed", "device", "memory")  # options of a job, not settings to search
 
 
@@ -47,6 +48,27 @@ class Range:
             return IntDistribution(int(self.low), int(self.high), log=self.log, step=step)
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
+    def short(self, value: float) -> float:
+        """Returns a number of the range with three significant digits, or as many more as keep it
+        in the range and within a hundredth of the range's width. Whole numbers stay as they are
+        unless their logarithms are spread. A number on a step only loses the noise of its sum.
+
+        >>> Range(1e-4, 1e-2, log=True).short(0.0023456789), Range(10.0, 11.0).short(10.123456789)
+        (0.00235, 10.12)
+        >>> Range(0.1, 0.7, step=0.2).short(0.1 + 0.2), Range(1, 9999, whole=True).short(1234)
+        (0.3, 1234)
+        """
+        if self.whole and not self.log:
+            return value
+        if self.step is not None:
+            return min(max(float(f"{value:.12g}"), self.low), self.high)
+        for digits in range(FEWEST_DIGITS, EXACT_DIGITS):
+            shorter = (int if self.whole else float)(float(f"{value:.{digits}g}"))
+            close = abs(shorter - value) <= (self.high - self.low) / 100
+            if close and self.low <= shorter <= self.high:
+                return shorter
+        return value
+
     def text(self, value: Any) -> str:
         return repr(value)
 
@@ -61,6 +83,9 @@ class Choice:
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.ends)
+
+    def short(self, value: str) -> str:
+        return value
 
     def text(self, value: Any) -> str:
         return str(value)
@@ -93,6 +118,10 @@ class Space:
     def distributions(self) -> dict[str, Any]:
         """Returns the settings as Optuna's distributions."""
         return {name: values.distribution() for name, values in self.settings.items()}
+
+    def short(self, chosen: dict[str, Any]) -> dict[str, Any]:
+        """Returns the values that Optuna would choose with few digits."""
+        return {name: self.settings[name].short(value) for name, value in chosen.items()}
 
     def texts(self, chosen: dict[str, Any]) -> dict[str, str]:
         """Returns the values that Optuna has chosen as texts, which `--set` would accept."""

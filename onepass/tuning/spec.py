@@ -70,6 +70,7 @@ class SearchSpec:
             "space": self.space.table,
             "set": self.job.settings,
             **job,
+            "every": self.job.known_every,
             "device": self.job.device_kind,
             "dataset": OWN if self.job.has_own_data else self.job.dataset,
             "data_sha256": self.job.data_sha256,

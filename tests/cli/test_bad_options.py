@@ -5,6 +5,7 @@ They write nothing by halves.
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 from pathlib import Path
@@ -121,6 +122,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("figure", "accuracy", "FINISHED", "-o", "EMPTY/a.txt"), [".png", ".svg", "a.txt"]),
         (("figure", "accuracy", "FINISHED"), ["--output"]),
         (("figure", "stream", "blury", "-o", "EMPTY/a.png"), ["Did you mean 'blurry'?"]),
+        (("figure", "acuracy"), ["unknown figure 'acuracy'", "Did you mean 'accuracy'?"]),
         (("figure", "acuracy", "FINISHED", "-o", "EMPTY/a.png"), ["Did you mean 'accuracy'?"]),
         (("figure", "accuracy", "FINISHED", "-o", "EMPTY/a.png", "--kind", "pie"), ["'pie'"]),
         (("figure", "accuracy", "FINISHED", "-o", "/dev/null/a.png"), ["/dev/null"]),
@@ -153,7 +155,9 @@ def test_bad_arguments_are_one_clear_line(
 def test_a_bad_command_in_a_process_of_its_own_says_one_line_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    done = process("run", "gsa", "--nonsense", cwd=tmp_path)
+    """It says so even if the shell exports that a line has no room."""
+    no_room = {**os.environ, "COLUMNS": "0"}
+    done = process("run", "gsa", "--nonsense", cwd=tmp_path, env=no_room)
     assert (done.status, done.out) == (2, "")
     assert done.err == done.error + "\n"
     assert "--nonsense" in done.error

@@ -17,6 +17,7 @@ import onepass as package
 from onepass import report
 from onepass.base.settings import Preset
 from onepass.learning import registry
+from onepass.runs import query
 from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
@@ -27,6 +28,8 @@ KEYS = [
     "seed",
     "accuracy",
     "forgetting",
+    "learning_accuracy",
+    "newest_accuracy",
     "accuracy_matrix",
     "steps",
     "seconds",
@@ -71,7 +74,7 @@ def test_the_default_job_ends_with_a_table_and_a_picture(
     assert done.status == 0, done.err
     rows = [line.split() for line in done.out.splitlines() if line.strip()]
     assert {"method", "accuracy", "forgetting", "n", "steps/s"} <= set(rows[0])
-    assert rows[1][:3] == ["gsa", "digits", "100"]
+    assert rows[1][:5] == ["gsa", "tuned", "mirror=false", "digits", "100"]
     assert "runs/gsa-digits-m100-s0" in done.out
     picture = tmp_path / done.out.split("picture")[1].strip()
     with Image.open(picture) as image:
@@ -84,7 +87,8 @@ def test_the_default_job_ends_with_a_table_and_a_picture(
 def test_the_same_command_gives_the_same_bits_in_another_process(
     tmp_path: Path, several: Done
 ) -> None:
-    done = process("run", "gsa", "--seed", 1, "--device", "cpu", "--json", cwd=tmp_path)
+    asked = ("gsa", "--preset", "common", "--seed", 1)
+    done = process("run", *asked, "--device", "cpu", "--json", cwd=tmp_path)
     assert done.status == 0, done.err
     (here,) = [entry for entry in several.records if (entry["method"], entry["seed"]) == ("gsa", 1)]
     assert [done.record[key] for key in SAME] == [here[key] for key in SAME]
@@ -107,6 +111,9 @@ def test_json_has_exactly_the_promised_keys(several: Done) -> None:
         assert 0 <= record["accuracy"] <= 100
         assert 0 <= record["forgetting"] <= 100
         matrix = record["accuracy_matrix"]
+        assert record["newest_accuracy"] == matrix[-1][-1]
+        learned = [row[task] for task, row in enumerate(matrix)]
+        assert record["learning_accuracy"] == pytest.approx(mean(learned))
         assert [[value is None for value in row] for row in matrix] == ABOVE_THE_DIAGONAL
         assert mean(matrix[-1]) == pytest.approx(record["accuracy"], abs=1)  # over unequal tasks
         assert record["steps"] == 146
@@ -158,19 +165,67 @@ def test_every_kind_of_setting_can_be_given_as_text(tmp_path: Path) -> None:
     assert {name: learner[name] for name in wanted} == wanted
 
 
-def test_the_common_preset_is_the_default_and_makes_no_variant(tmp_path: Path) -> None:
-    plain, folder = quick("er", out=tmp_path / "a")
-    chosen, same_name = quick("er", "--preset", "common", out=tmp_path / "b")
-    assert plain["state_sha256"] == chosen["state_sha256"]
-    assert folder.name == same_name.name == "er-synthetic-m100-s0"
+@pytest.mark.parametrize(
+    ("methods", "options", "preset"),
+    [
+        (["er"], [], "tuned"),
+        (["er", "finetune"], [], "common"),
+        (["finetune"], [], "common"),  # it has no tuned settings
+        (["er"], ["--preset", "common"], "common"),
+        (["er", "gsa"], ["--preset", "tuned"], "tuned"),
+    ],
+)
+def test_one_method_runs_tuned_and_several_common_unless_a_preset_is_named(
+    methods: list[str], options: list[str], preset: str, tmp_path: Path
+) -> None:
+    small = ("--dataset", "synthetic", "--batch", 60, "--device", "cpu")
+    done = onepass("run", *methods, *small, *options, "--out", tmp_path)
+    assert done.status == 0, done.err
+    assert done.err.startswith(f"preset {preset}")
+    named = "Preset: common, where a row names no other" in done.out
+    assert (named, " tuned " in done.out) == (preset == "common", preset == "tuned")
+    for run_ in query.find_results(tmp_path):
+        assert run_.variant.get("preset", "common") == preset
 
 
-def test_data_of_ones_own_are_told_to_be_other_ones_in_a_mirror(tmp_path: Path) -> None:
+def test_common_makes_no_variant(tmp_path: Path) -> None:
+    _, folder = quick("er", "--preset", "common", out=tmp_path)
+    assert folder.name == "er-synthetic-m100-s0"
+    assert read(folder, "result.json")["variant"] == ""
+
+
+@pytest.mark.parametrize(("dataset", "mirrored"), [("digits", False), ("mine", True)])
+def test_tuned_mirrors_where_a_mirrored_image_is_of_its_class(
+    dataset: str, mirrored: bool, tmp_path: Path, own_images: Path
+) -> None:
+    where = own_images if dataset == "mine" else dataset
+    done = onepass("run", "er", "--dataset", where, "--batch", 60, "--json", "--out", tmp_path)
+    assert done.status == 0, done.err
+    assert read(Path(done.record["out"]), "run.json")["learner"]["mirror"] is mirrored
+
+
+def test_a_default_learner_of_gsa_is_that_of_its_default_run_on_digits(tmp_path: Path) -> None:
+    done = onepass("run", "gsa", "--batch", 60, "--json", "--device", "cpu", "--out", tmp_path)
+    data = package.load("digits")
+    learner = package.GSA(memory=100, seed=0, mean=data.mean, std=data.std, device="cpu")
+    for _ in package.evaluate(learner, package.ClassIncremental(data, tasks=5, batch=60, seed=0)):
+        pass
+    assert learner.params_sha256() == done.record["params_sha256"]
+
+
+@pytest.fixture
+def own_images(tmp_path: Path) -> Path:
     data = package.load("synthetic")
     parts = {name: getattr(data, name) for name in ("train_x", "train_y", "test_x", "test_y")}
     np.savez(tmp_path / "signs.npz", **parts)
-    job = ("gsa", "--preset", "tuned", "--batch", 60, "--dataset", tmp_path / "signs.npz")
-    assert run(*job, out=tmp_path).status == 0
+    return tmp_path / "signs.npz"
+
+
+def test_data_of_ones_own_are_told_to_be_other_ones_in_a_mirror(
+    tmp_path: Path, own_images: Path
+) -> None:
+    job = ("gdumb", "--preset", "official", "--set", "epochs=1", "--dataset", own_images)
+    assert run(*job, "--batch", 60, out=tmp_path).status == 0
     done = run(*job, "--mirror-is-another-class", out=tmp_path / "other")
     assert done.status == 2
     assert "--set mirror=false" in done.error
@@ -339,23 +394,24 @@ def test_resume_starts_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_runs_can_be_moved_and_resumed(tmp_path: Path) -> None:
-    record, _ = quick("er", out=tmp_path / "before")
+    common = ("er", "--preset", "common")
+    record, _ = quick(*common, out=tmp_path / "before")
     shutil.move(tmp_path / "before", tmp_path / "after")
     out = tmp_path / "after"
-    arguments = ("er", "--dataset", "synthetic", "--device", "cpu", "--out", out, "--resume")
-    done = onepass("run", *arguments)
+    arguments = ("--dataset", "synthetic", "--device", "cpu", "--out", out, "--resume")
+    done = onepass("run", *common, *arguments)
     assert done.status == 0, done.err
     assert (out / "accuracy.png").exists()
-    again, folder = quick("er", "--resume", out=out)
+    again, folder = quick(*common, "--resume", out=out)
     assert [again[key] for key in SAME] == [record[key] for key in SAME]
     assert folder == out / "er-synthetic-m100-s0"
 
 
 def test_a_folder_with_other_settings_is_refused(tmp_path: Path) -> None:
-    _, folder = quick("er", "--seed", 1, out=tmp_path)
-    folder.rename(tmp_path / "er-synthetic-m100-s0")
+    _, folder = quick("finetune", "--seed", 1, out=tmp_path)
+    folder.rename(tmp_path / "finetune-synthetic-s0")
     with untouched(tmp_path):
-        done = run("er", "--dataset", "synthetic", "--resume", out=tmp_path)
+        done = run("finetune", "--dataset", "synthetic", "--resume", out=tmp_path)
     assert done.status == 2
     assert "seed 1, not 0" in done.error
 
@@ -367,11 +423,11 @@ def test_other_settings_go_to_other_folders(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_something_else_is_not_used(tmp_path: Path) -> None:
-    theirs = tmp_path / "er-synthetic-m100-s0"
+    theirs = tmp_path / "finetune-synthetic-s0"
     theirs.mkdir()
     (theirs / "thesis.txt").write_text("years of work")
     with untouched(tmp_path):
-        done = run("er", "--dataset", "synthetic", "--resume", out=tmp_path)
+        done = run("finetune", "--dataset", "synthetic", "--resume", out=tmp_path)
     assert done.status == 2
     assert "thesis.txt" in done.error
 

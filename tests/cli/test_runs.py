@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Makes runs of er and gsa with two seeds each, one with another rate, and a stopped one."""
     out = tmp_path_factory.mktemp("runs")
     assert onepass("run", "er", "gsa", "--seeds", 2, *QUICK, "--out", out).status == 0
-    other = onepass("run", "er", "--set", "lr=5e-4", *QUICK, "--out", out)
+    other = onepass("run", "er", "--preset", "common", "--set", "lr=5e-4", *QUICK, "--out", out)
     stopped = out / "stopped"
     shutil.copytree(other.record["out"], stopped)
     for name in ("result.json", "checkpoint.pt"):
@@ -160,6 +160,8 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(
         (["mirror=false"], 6),
         (["fill=none", "method=gsa"], 2),
         (["prequential_accuracy=none", "state!=broken"], 5),
+        (["prequential_accuracy=null", "state!=broken"], 5),
+        (["accuracy!=null"], 5),
         (["any-time>0"], 5),
     ],
 )

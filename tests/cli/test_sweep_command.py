@@ -109,6 +109,7 @@ def test_a_sweep_does_what_run_does_and_is_then_finished(file: Path, tmp_path: P
     done = sweep(file, "--out", out, "--jobs", 2, "--json")
     assert done.status == 0, done.err
     assert summary(done).startswith("4 finished, 0 skipped, 0 failed")
+    assert "preset common (4 runs)" in done.err
     alone = run_job(JOB, tmp_path / "alone")
     (ours,) = [entry for entry in done.records if (entry["method"], entry["seed"]) == ("er", 0)]
     assert values_of(ours, SAME[1:]) == values_of(alone, SAME[1:])
@@ -223,6 +224,7 @@ def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_pat
     assert resumed[1] == pytest.approx(took)
     assert all(seconds is not None for _, seconds in states.values())
     assert all(name in shown.out for name in states)
+    assert [entry["variant"] for entry in done.records] == ["common"] * 4
     assert "1 finished, 1 to run, 1 to resume, 1 damaged" in shown.out
     nothing = sweep(file, "--out", tmp_path / "new", "--dry-run")
     assert "expected: 4 of unknown duration" in nothing.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from command import Done, command, onepass, read_files
 from fast_studies import no_disk_sync
+from user_modules import write_modules
 
 from onepass.base import fileio
 from onepass.tuning import pruning, study
@@ -86,11 +88,43 @@ def test_a_search_ends_with_the_best_settings_which_run_takes(whole: Path, tmp_p
     assert f"{value:.2f}" in said
     assert tomllib.loads(said).keys() == {"lr", "loss"}
     pairs = [word for name, text in settings.items() for word in ("--set", f"{name}={text}")]
-    by_file = onepass("run", "er", "--settings", best, *RUN, "--out", tmp_path / "a").record
-    by_hand = onepass("run", "er", *pairs, *RUN, "--out", tmp_path / "b").record
+    common = ("run", "er", "--preset", "common")
+    assert " ".join(common) in said.replace("--dataset synthetic --memory 100 --seed 0 ", "")
+    by_file = onepass(*common, "--settings", best, *RUN, "--out", tmp_path / "a").record
+    by_hand = onepass(*common, *pairs, *RUN, "--out", tmp_path / "b").record
     assert by_file["state_sha256"] == by_hand["state_sha256"]
     assert Path(by_file["out"]).name == Path(by_hand["out"]).name
     assert by_file["state_sha256"] in [entry["state_sha256"] for entry in results(whole)]
+
+
+def test_the_command_in_the_file_runs_what_the_search_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_modules(tmp_path, monkeypatch)
+    space = tmp_path / "space.toml"
+    space.write_text(
+        "[space]\nlr = {low = 1e-4, high = 1e-2, log = true}\nloss = ['sum', 'mean']\n"
+        "[defaults]\ntasks = 2\nseeds = 2\nclass-order = 'shuffled'\nnormalise = 'first-task'\n"
+        "set = {precision = 'bf16', replay = 12}\n"
+    )
+    chosen = ("--stream", "long-tail:rho=5", "--batch", 33, "--memory", 20, "--every", 2)
+    where = ("--dataset", "synthetic", "--import", "mymethod", "--threads", 2, "--device", "cpu")
+    out = tmp_path / "search"
+    done = onepass("tune", "mine", "--space", space, "--trials", 2, *chosen, *where, "--out", out)
+    assert done.status == 0, done.err
+    (line,) = [line for line in done.out.splitlines() if line.startswith("# onepass run ")]
+    name, *words = shlex.split(line[2:])
+    again = onepass(*words, "--json", "--out", tmp_path / "runs")
+    assert (name, again.status) == ("onepass", 0), again.err
+    found = [_without_validation(Path(record["out"])) for record in again.records]
+    scored = [_without_validation(file.parent) for file in out.rglob("result.json")]
+    assert len(found) == 2
+    assert all(job in scored for job in found)
+
+
+def _without_validation(folder: Path) -> dict[str, Any]:
+    job = json.loads((folder / "run.json").read_text())["job"]
+    return {name: value for name, value in job.items() if name != "validation"}
 
 
 @pytest.mark.parametrize("objective", ["mean", "accuracy", "anytime"])

@@ -70,11 +70,19 @@ def test_labels_may_be_text(data):
     assert (text.correct, text.total, text.hits) == (numbers.correct, numbers.total, numbers.hits)
 
 
-@pytest.mark.parametrize("kind", ["loader", "list", "dataset"])
+@pytest.mark.parametrize("kind", ["loader", "list", "dataset", "two", "two lists", "two columns"])
 def test_every_kind_of_test_set_gives_the_same_score(data, kind):
     held = TensorDataset(data.test_x, data.test_y)
     loader = DataLoader(held, batch_size=7)
-    test = {"loader": loader, "list": [tuple(batch) for batch in loader], "dataset": data}[kind]
+    two = list(DataLoader(held, batch_size=50))
+    test = {
+        "loader": loader,
+        "list": [tuple(batch) for batch in loader],
+        "dataset": data,
+        "two": tuple(map(tuple, two)),
+        "two lists": tuple(two),
+        "two columns": tuple({"x": x, "y": y} for x, y in two),
+    }[kind]
     loaded = DataLoader(TensorDataset(data.train_x, data.train_y), batch_size=5)
     points = list(evaluate(learner(), loaded, test=test, every=12))
     arrays = list(evaluate(learner(), loaded, test=(data.test_x, data.test_y), every=12))
@@ -102,6 +110,24 @@ def test_a_learned_batch_is_freed(data):
     for point in evaluate(learner(), watched(), test=data, every=1):
         alive = sum(reference() is not None for reference in made)
         assert alive <= 3, f"{alive} of {point.step} batches are still there"
+
+
+@pytest.mark.parametrize("kind", ["batches", "samples", "pictures", "columns"])
+def test_a_pair_of_batches_or_samples_is_no_batch(data, kind):
+    x, y, picture = data.train_x, data.train_y, Image.new("RGB", (3, 2))
+    pair = {
+        "batches": [(x[:3], y[:3]), (x[:5], y[:5])],
+        "samples": [(x[0], y[0]), (x[1], y[1])],
+        "pictures": [(picture, 0), (picture, 1)],
+        "columns": ({"x": x, "y": y}, {"x": x, "y": y}),
+    }[kind]
+    with pytest.raises(InputError, match="give these one by one"):
+        xy_pair(pair)
+
+
+@pytest.mark.parametrize("y", [[0, 1], (0, 1), ["a", "b"], torch.tensor([0, 1]), np.array([0, 1])])
+def test_two_samples_are_a_batch(data, y):
+    assert xy_pair((data.train_x[:2], y))[1] is y
 
 
 def test_columns_of_pictures_are_images():

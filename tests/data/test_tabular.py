@@ -102,17 +102,30 @@ def test_numbers_of_a_parquet_and_of_a_csv_are_the_same_classes(tmp_path):
     assert data.test_y.tolist() == [2, 0]
 
 
-def test_a_quote_that_is_not_closed_is_named(tmp_path):
+@pytest.mark.parametrize(
+    "text", ['x,label\n1,"rose"\n2,"iris\n3,rose\n', 'x,"label\n1,rose\n', 'x,label\n1,a\n2,"b']
+)
+def test_a_quote_that_is_not_closed_is_named(text, tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text('x,label\n1,"rose"\n2,"iris\n3,rose\n')
+    path.write_text(text)
     with pytest.raises(DataError, match=r"a quote .* is not closed"):
         onepass.load(path, label="label", test_fraction=0.5)
 
 
-def test_latin_1_is_named(tmp_path):
+def test_a_quote_inside_of_a_label_opens_nothing(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_bytes("x,label\n1,caf\u00e9\n2,th\u00e9\n".encode("latin-1"))
-    with pytest.raises(DataError, match="is not UTF-8"):
+    path.write_text("x,label\n" + '1,5" pipe\n2,rose\n' * 2 + '3,5" pipe\n')
+    assert onepass.load(path, label="label", test_fraction=0.5).class_names == ('5" pipe', "rose")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [("latin-1", r"is not UTF-8 text \(Latin-1"), ("utf-16", "is UTF-16 text")],
+)
+def test_another_encoding_is_named(encoding, said, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("x,label\n1,caf\u00e9\n2,th\u00e9\n".encode(encoding))
+    with pytest.raises(DataError, match=said):
         onepass.load(path, label="label", test_fraction=0.5)
 
 

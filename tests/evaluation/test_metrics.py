@@ -26,6 +26,21 @@ def test_the_worked_example():
     assert metrics.forgetting_all(EXAMPLE) == pytest.approx((60 + 10 + 0) / 3)
 
 
+def test_what_was_learned_is_the_diagonal_and_what_is_newest_the_corner():
+    assert metrics.learning_accuracy(EXAMPLE) == pytest.approx((90 + 80 + 95) / 3)
+    assert metrics.newest_accuracy(EXAMPLE) == 95
+    unscored = [[None, None], [60.0, 80.0]]
+    assert metrics.learning_accuracy(unscored) is None
+    assert metrics.newest_accuracy(unscored) == 80
+
+
+@PROPERTY
+@given(matrices(least=2))
+def test_the_final_mean_is_at_least_what_was_learned_minus_what_was_forgotten(a):
+    lost = metrics.forgetting_all(a)
+    assert metrics.mean_task_accuracy(a) + lost >= metrics.learning_accuracy(a) - 1e-9
+
+
 def test_forgetting_counts_from_the_best_ever_not_from_the_first():
     rising = [[50.0, None], [70.0, 60.0]]
     assert metrics.forgetting(rising) == 0

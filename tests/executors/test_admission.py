@@ -97,7 +97,8 @@ def test_a_large_run_waits_until_no_other_runs_and_small_runs_overtake_it(
     jobs = [JOBS[0], BIG, *JOBS[1:]]
     ended = stage.play(jobs, tmp_path, Processes(2, ram_with(9 * GIB, er=GIB, gsa=50 * GIB)))
     assert len(ended) == 5 and all(isinstance(outcome, Result) for _, outcome in ended)
-    assert stage.of(BIG) == [1] and stage.tries[1].job == JOBS[1]
+    started = [attempt.job for attempt in stage.tries]  # two threads may swap their first tries
+    assert stage.of(BIG) == [1] and started.index(BIG) > started.index(JOBS[1])
 
 
 def test_ram_that_running_jobs_already_hold_is_not_counted_twice() -> None:

@@ -171,7 +171,19 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_report_progress(
         return real(jobs, how, executor, both, **more)
 
     monkeypatch.setattr(executors, "execute_all", spy)
-    arguments = ("run", "er", "--dataset", "synthetic", "--seeds", 3, "--device", "cpu", "--resume")
+    arguments = (
+        "run",
+        "er",
+        "--preset",
+        "common",
+        "--dataset",
+        "synthetic",
+        "--seeds",
+        3,
+        "--device",
+        "cpu",
+        "--resume",
+    )
     done = onepass(*arguments, "--jobs", 2, "--json", "--out", tmp_path)
     assert done.status == 1
     assert "loss of 'er' is nan" in done.error

@@ -75,7 +75,18 @@ def test_fail_fast_stops_the_command_at_the_first_failure(tmp_path: Path) -> Non
     job = replace(SHORT, seed=0)
     (tmp_path / job.folder_name).mkdir()
     (tmp_path / job.folder_name / "notes.txt").touch()
-    arguments = ["run", "er", "--dataset", "synthetic", "--batch", 60, "--seeds", 2]
+    arguments = [
+        "run",
+        "er",
+        "--preset",
+        "common",
+        "--dataset",
+        "synthetic",
+        "--batch",
+        60,
+        "--seeds",
+        2,
+    ]
     options = ["--device", "cpu", "--resume", "--fail-fast", "--out", tmp_path]
     done = command.onepass(*arguments, *options)
     assert done.status == 2

@@ -24,8 +24,8 @@ from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 JOB = Job("er", "synthetic", batch=60, every=2, device="cpu")  # 10 steps
-RESUME = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--every", 2, "--device", "cpu",
-          "--resume", "--json", "--out")  # fmt: skip
+RESUME = ("run", "er", "--preset", "common", "--dataset", "synthetic", "--batch", 60,
+          "--every", 2, "--device", "cpu", "--resume", "--json", "--out")  # fmt: skip
 SAME = ("state_sha256", "accuracy", "anytime_accuracy", "accuracy_matrix", "points")
 JSON = ("run.json", "result.json", "events.jsonl")
 NAMES = (*JSON, *JSON, "checkpoint.pt", ".lock", "accuracy.png")

@@ -12,7 +12,7 @@ import random
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
@@ -21,7 +21,7 @@ import formats
 import numpy as np
 import pyarrow
 from child_process import in_child
-from fuzzing import fuzz
+from fuzzing import fuzz, without_bars
 from pyarrow import csv, parquet
 from read_datasets import random_data
 
@@ -67,8 +67,7 @@ def a_case(rng: random.Random) -> None:
 @contextmanager
 def folder() -> Iterator[Path]:
     """Returns a folder for files, with an empty cache beside it."""
-    silent = patch("onepass.data.cache._progress_bar", lambda *_: nullcontext(lambda done: None))
-    with tempfile.TemporaryDirectory() as place, silent, patch.dict(os.environ):
+    with tempfile.TemporaryDirectory() as place, without_bars(), patch.dict(os.environ):
         os.environ["ONEPASS_CACHE"] = f"{place}/cache"
         yield Path(place) / "here"
 

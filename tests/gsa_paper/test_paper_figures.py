@@ -229,7 +229,18 @@ def test_the_numbers_are_those_of_the_run_folders(runs, tmp_path):
 
 
 def test_a_run_without_its_probe_is_named(runs, tmp_path):
-    done = onepass("run", "er", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
+    done = onepass(
+        "run",
+        "er",
+        "--preset",
+        "common",
+        "--dataset",
+        "synthetic",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path,
+    )
     assert done.status == 0
     joint = next(runs.glob("joint-*"))
     for what, beside in (("fig1", ()), ("fig3", ()), ("fig3", (joint,))):
@@ -240,7 +251,18 @@ def test_a_run_without_its_probe_is_named(runs, tmp_path):
 
 
 def test_runs_without_the_probe_are_left_out_and_counted(runs, tmp_path):
-    done = onepass("run", "er", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
+    done = onepass(
+        "run",
+        "er",
+        "--preset",
+        "common",
+        "--dataset",
+        "synthetic",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path,
+    )
     assert done.status == 0
     both, alone = (
         onepass("figure", "fig1", *folders, "-o", tmp_path / "one.png")
@@ -429,6 +451,12 @@ def test_ticks_are_where_tasks_of_ten_classes_begin(last, ticks):
     assert ticks <= set(axes.get_xticks())
 
 
+def test_a_method_has_one_colour_in_all_panels():
+    small, large = ("digits", 50, "adam"), ("digits", 200, "adam")
+    colours = paper_figures._colours({small: {"er": [], "gsa": []}, large: {"gsa": [], "er": []}})
+    assert list(colours) == ["er", "gsa"] and len(set(colours.values())) == 2
+
+
 def test_the_correlation_in_the_picture_is_the_one_of_the_page(monkeypatch):
     """The mean over seeds differs from the correlation over all their classes together."""
     of_seeds = {0: ([-1.0, -2.0, -3.0], [1, 2, 3]), 1: ([-5.0, -6.0, -7.0], [5, 4, 6])}
@@ -439,7 +467,7 @@ def test_the_correlation_in_the_picture_is_the_one_of_the_page(monkeypatch):
 
     monkeypatch.setattr(paper_figures, "GradientRates", course)
     axes = Figure().subplots()
-    paper_figures._against_accuracy(axes, {"er": [of_seed(0), of_seed(1)]})
+    paper_figures._against_accuracy(axes, {"er": [of_seed(0), of_seed(1)]}, {"er": "red"})
     (text,) = axes.get_legend().get_texts()
     assert text.get_text() == "er: rank correlation -0.75"
 

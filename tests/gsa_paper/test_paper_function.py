@@ -8,6 +8,7 @@ import onepass
 from onepass.base.errors import OnepassError
 from onepass.executors.serial import Serial
 from onepass.gsa_paper import experiments
+from onepass.gsa_paper.paper import _heading
 from onepass.runs.spec import Job
 from onepass.sweeps.sweep_file import PlannedRun
 
@@ -32,6 +33,19 @@ def test_the_page_the_report_and_the_runs_are_made_and_runs_only_once(tmp_path):
         assert "Made by `onepass paper --quick`" in made.page.read_text()
         assert "blurry" in (tmp_path / "streams.md").read_text()
         assert made.report == tmp_path / "report.html" and made.report.exists()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (1, "samples, one seed. "),
+        (3, "samples, 3 seeds. "),
+        (10, "10 seeds (3 in fig1, 3 in fig3, 3 in fig7, 3 in loss-curves, 5 in ablations, 6 in"),
+    ],
+)
+def test_the_page_has_as_many_seeds_as_its_experiments(seeds, said):
+    planned = experiments.plan_runs("digits", seeds=seeds)
+    assert said in _heading("digits", planned, seeds, quick=True, ocm=False)
 
 
 @pytest.mark.usefixtures("small")

@@ -143,8 +143,21 @@ def test_table_2_is_of_forgetting_and_nothing_is_best_there(tmp_path: Path) -> N
     lines = [paper_line(m, 0, 30.0, forgetting=f) for m, f in (("gsa", 9.0), ("er", 50.0))]
     table = made(tmp_path, *lines, paper_line("gdumb", 0, 17.0), like="table2")
     assert (table["gsa"][0], table["er"][0]) == ("9.0 (1)", "50.0 (1)")
-    assert table["gdumb"][:2] == ["-", "16.7 ± 0.5"]  # ran, and has no forgetting
-    assert table["er"][1] == "65.1 ± 1.3 <sup>a</sup>"
+    assert table["gdumb"][:4] == ["-", "-", "-", "16.7 ± 0.5"]  # ran, and has no forgetting
+    assert table["er"][3] == "65.1 ± 1.3 <sup>a</sup>"
+
+
+def test_what_was_learned_stands_beside_what_was_forgotten(tmp_path: Path) -> None:
+    learned = {"learning_accuracy": 17.4, "newest_accuracy": 6.5}
+    line = {**paper_line("gsa", 0, 35.0, forgetting=8.9), **learned}
+    asked = ("--like", "table2", "--dataset", "cifar100", "--format")
+    file = write_lines(tmp_path / "a.jsonl", line)
+    shown = onepass("table", file, *asked, "markdown").out
+    assert cells(shown)["gsa"][:3] == ["8.9 (1)", "17.4", "6.5"]
+    assert "learns little has little to forget" in shown
+    rows = csv.DictReader(io.StringIO(onepass("table", file, *asked, "csv").out))
+    (found,) = [(row["learning"], row["newest"]) for row in rows if row["forgetting"]]
+    assert found == ("17.4000", "6.5000")
 
 
 def test_table_3_tests_ablations_against_the_full_method(tmp_path: Path) -> None:
@@ -181,7 +194,7 @@ def test_tests_in_table_2_are_of_forgetting(tmp_path: Path) -> None:
     asked = ("--like", "table2", "--dataset", "cifar100", "--format", "markdown")
     table = cells(onepass("table", file, *asked, "--against", "gsa").out)
     # -4, -5 and -8: t = 4.714, two degrees of freedom; of the accuracies it would be 0.035
-    assert table["er"][2] == "0.042"
+    assert table["er"][4] == "0.042"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +288,8 @@ def test_all_committed_lines_make_whole_tables(like: str) -> None:
     assert done.status == 0, done.err
     parts = done.out.split("\n\n")
     assert len(parts) == (1 if like == "table3" else 4)
-    assert [expect_tabular(part) for part in parts] == ([10] if like == "table3" else [7] * 4)
+    columns = {"table1": [7] * 4, "table2": [13] * 4, "table3": [10]}
+    assert [expect_tabular(part) for part in parts] == columns[like]
 
 
 @pytest.mark.parametrize("option", [("--pivot", "memory"), ("--per-run",), ("--columns", "n")])

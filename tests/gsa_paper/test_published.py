@@ -199,7 +199,8 @@ def test_a_dataset_is_known_by_what_it_holds_and_not_by_a_file_name(
         "batch": ("mnist", "--data-root", tmp_path / "whole", "--batch", 5),
     }.items():
         out = tmp_path / "runs" / name
-        done = onepass("run", "er", "--dataset", *dataset, "--json", "--out", out)
+        where = ("--dataset", *dataset, "--json", "--out", out)
+        done = onepass("run", "er", "--preset", "common", *where)
         assert done.status == 0, done.err
         found[name] = beside(out)
     assert "78.7" in found.pop("whole")

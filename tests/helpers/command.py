@@ -24,11 +24,26 @@ from onepass.runs.spec import Job
 
 # the run that bad input is tried on, as a job and as a command
 JOB = Job("er", "synthetic", batch=30, device="cpu")
-RUN = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu")
+RUN = (
+    "run",
+    "er",
+    "--preset",
+    "common",
+    "--dataset",
+    "synthetic",
+    "--batch",
+    30,
+    "--device",
+    "cpu",
+)
 
 # A process of its own makes the tree of commands once; hundreds of them in this one share it, since
 # it takes as long as a run of ten steps.
 made_once = cache(typer.main.get_command)
+
+# the values that no two runs share, in a line of events.jsonl and in result.json
+EVENT_TIMES = ("seconds", "scoring", "capture")
+RESULT_TIMES = ("seconds", "steps_per_second", "scoring_seconds", "capture_seconds")
 
 
 class Done(NamedTuple):
@@ -122,8 +137,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 def timeless(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns events without their times, which no two runs share."""
-    times = ("seconds", "scoring", "capture")
-    return [{key: entry[key] for key in entry if key not in times} for entry in entries]
+    return [{key: entry[key] for key in entry if key not in EVENT_TIMES} for entry in entries]
 
 
 def values_of(result: Result | dict[str, Any], keys: Iterable[str]) -> list[Any]:

@@ -9,6 +9,8 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from unittest.mock import patch
 
 Case = Callable[[random.Random], None]
 
@@ -31,3 +33,8 @@ def try_case(seed: str, a_case: Case) -> None:
     except BaseException as failed:
         failed.add_note(f"case: {seed!r}")
         raise
+
+
+def without_bars() -> AbstractContextManager[object]:
+    """Keeps the bars of decoding out of what is printed."""
+    return patch("onepass.data.cache._progress_bar", lambda *_: nullcontext(lambda done: None))

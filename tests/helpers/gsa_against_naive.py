@@ -17,6 +17,7 @@ from onepass.base.parts import Output
 from onepass.methods.gsa_variants import rates
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
+COMMON = onepass.GSA.presets["common"].settings
 BALANCED = 2 / (1 + math.exp(-1))
 OLD = torch.tensor([True, True, True, False, False])
 NEW = ~OLD
@@ -65,7 +66,9 @@ def first_task(batches: int = 8) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def gsa(**settings: object) -> onepass.GSA:
-    return small(onepass.GSA, **settings)
+    """Returns a small learner by the paper's equations, which the preset `common` has."""
+    paper = {name: value for name, value in COMMON.items() if name != "lr"}
+    return small(onepass.GSA, **{**paper, **settings})
 
 
 def in_batches(gradients: list[Tensor], copies: int, first: int) -> Tensor:

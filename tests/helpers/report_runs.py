@@ -17,7 +17,7 @@ def make_runs(out: Path) -> Path:
     """Makes runs of three methods and one variant, and an unfinished folder."""
     arguments = ("--dataset", "synthetic", "--json", "--out", out)
     assert onepass("run", *METHODS, "--seeds", 3, *arguments).status == 0
-    assert onepass("run", "er", "--set", "lr=5e-4", *arguments).status == 0
+    assert onepass("run", "er", "--preset", "common", "--set", "lr=5e-4", *arguments).status == 0
     (out / "unfinished").mkdir()
     (out / "unfinished/run.json").write_text("{}")
     return out

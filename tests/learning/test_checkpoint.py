@@ -121,7 +121,8 @@ def test_the_count_of_quiet_batches_is_saved(stop, tmp_path):
     source = torch.Generator().manual_seed(1)
     labels = (0, 0, 0, 0, 1, 1, 1, 1, 2)
     batches = [(torch.randn(3, 4, generator=source), [label] * 3) for label in labels]
-    uninterrupted, parted = (onepass.GSA(memory=5, mix=4, gap=3, device="cpu") for _ in range(2))
+    settings = {"memory": 5, "mix": 4, "current": 4, "gap": 3, "device": "cpu"}
+    uninterrupted, parted = (onepass.GSA(**settings) for _ in range(2))
     for step, batch in enumerate(batches):
         parted = reopened(parted, tmp_path) if step == stop else parted
         uninterrupted.learn(*batch)
@@ -171,7 +172,7 @@ def test_a_state_is_refused_by_a_learner_that_has_learned(stream):
 
 
 def test_settings_are_opened_as_they_were_given(tmp_path):
-    learner = small("gsa", lr=0.01, mean=(0.1, 0.2, 0.3), std=(1.0, 1.0, 1.0), fill=7, mix=32)
+    learner = small("gsa", lr=0.01, mean=(0.1, 0.2, 0.3), std=(1.0, 1.0, 1.0), fill=30, mix=32)
     assert reopened(learner, tmp_path).get_params() == learner.get_params()
 
 

@@ -112,7 +112,7 @@ def test_a_learner_infers_tasks_until_new_task_is_called():
 
 
 def test_calling_new_task_twice_makes_one_boundary():
-    once, twice = (onepass.GSA(memory=10, mix=4, device="cpu", seed=2) for _ in range(2))
+    once, twice = (onepass.GSA(memory=10, mix=4, current=4, device="cpu", seed=2) for _ in range(2))
     for calls, learner in ((1, once), (2, twice)):
         for batch in ([0, 1, 0, 1], [2, 3, 2, 3]):
             for _ in range(calls):
@@ -132,7 +132,7 @@ def test_new_task_before_the_first_batch_makes_no_boundary():
 
 
 def test_new_classes_are_those_first_seen_since_the_boundary():
-    learner = onepass.GSA(memory=10, mix=4, device="cpu")
+    learner = onepass.GSA(memory=10, mix=4, current=4, device="cpu")
     learner.learn(*vectors([5, 7]))
     assert learner.new[:3].tolist() == [True, True, False]
     learner.new_task()

@@ -39,7 +39,11 @@ def naive_distillation(output: Output, taught: Tensor, known: set[int], t: float
     return t**2 * terms / (samples * len(known)) if samples and known else 0.0
 
 
-@pytest.mark.parametrize("settings", [{}, {"classifier": "linear"}, {"memory": 5}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"classifier": "linear"}, {"classifier": "scaled-cosine"}, {"memory": 5}],
+    ids=str,
+)
 def test_the_loss_of_every_step_agrees_with_plain_loops(settings):
     learner, known, first = ccil(distillation=3.0, net="mlp", **settings), set(), 0
     taught: list[Tensor] = []
@@ -129,6 +133,28 @@ def test_the_default_head_is_a_cosine():
     torch.testing.assert_close(learner.scores(x), expected.detach())
 
 
+def test_the_authors_factor_starts_at_one_and_takes_a_step_of_gradient_descent():
+    """In the first step the loss is one cross-entropy, whose derivative to the factor is the mean
+    of sum_c (p_c - [c = y]) cos_c."""
+    (x, y), *_ = batches([[0, 1, 2, 1]])
+    learner = ccil(classifier="scaled-cosine", lr=0.3)
+    learner.prepare((6,), torch.float32)
+    head = learner.model.head
+    rows = head.weight[:3].detach().tolist()
+    assert float(head.scale.detach()) == 1
+    learner.learn(x, y)
+    slope = 0.0
+    for vector, label in zip(x.tolist(), y.tolist(), strict=True):
+        cosines = [
+            sum(a * b for a, b in zip(vector, row, strict=True))
+            / (math.hypot(*vector) * math.hypot(*row))
+            for row in rows
+        ]
+        p = softened(cosines, {0, 1, 2}, 1.0)
+        slope += sum((p[c] - (c == label)) * cosines[c] for c in p) / len(y)
+    assert float(head.scale.detach()) == pytest.approx(1 - 0.3 * slope, rel=1e-5)
+
+
 def test_the_previous_network_gets_the_same_inputs_as_the_network():
     learner = ccil(replay=12)
     assert learner.cost(10) == ImageCount(trained=22, scored=22)
@@ -142,7 +168,8 @@ def test_the_defaults_are_the_common_setting():
 
 def test_the_official_preset_has_the_values_of_its_source():
     optimiser = {"optimizer": "nesterov", "lr": 0.1, "later_rate": 0.1, "weight_decay": 5e-4}
-    assert official(CCIL) == optimiser | {"replay": 10, "distillation": 5.0, "temperature": 2.0}
+    others = {"replay": 10, "distillation": 5.0, "temperature": 2.0, "classifier": "scaled-cosine"}
+    assert official(CCIL) == optimiser | others
 
 
 @pytest.mark.parametrize(

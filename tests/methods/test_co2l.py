@@ -10,7 +10,16 @@ import torch
 import torch.nn.functional as F
 from expected_settings import COMPARABLE, defaults, official
 from sklearn.linear_model import LogisticRegression
-from tiny_learners import BOUNDARY, NormOnly, as_images, batches, learned, on_every_forward, small
+from tiny_learners import (
+    BOUNDARY,
+    NormOnly,
+    as_images,
+    batches,
+    learned,
+    on_every_forward,
+    small,
+    with_batchnorm,
+)
 from torch import Tensor, nn
 
 from onepass import SCR
@@ -138,6 +147,40 @@ def test_every_step_agrees_with_plain_loops(settings, images, monkeypatch):
         assert step.loss.item() == pytest.approx(loss, rel=2e-4)
 
 
+@pytest.mark.parametrize("teacher", ["evaluation", "training"])
+def test_the_teacher_normalises_by_its_running_statistics_or_by_those_of_the_batch(teacher):
+    """The relations are those of projections that are computed from the copy's tensors."""
+    learner = learned(co2l(net=NormOnly(), teacher=teacher), batches([[0, 1, 2, 1]] * 5))
+    learner.new_task()
+    copied = {name: value.clone() for name, value in learner.previous.model.state_dict().items()}
+    running = [copied["body.norm.running_mean"], copied["body.norm.running_var"]]
+    inputs: list[Tensor] = []
+    learner.model.body.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    with projected(learner) as found:
+        step = learner.learn(*next(iter(batches([[3, 4, 3, 4]], seed=1))))
+    (x,) = inputs
+    of_batch = [x.mean(dim=0), x.var(dim=0, unbiased=False)]
+    mean, variance = of_batch if teacher == "training" else running
+    h = (x - mean) / (variance + 1e-5).sqrt()
+    h = h * copied["body.norm.weight"] + copied["body.norm.bias"]
+    hidden = F.linear(h, copied["projection.0.weight"], copied["projection.0.bias"]).relu()
+    held = F.linear(hidden, copied["projection.2.weight"], copied["projection.2.bias"])
+    z, weight = F.normalize(found[0]), torch.ones(len(x))
+    relations = naive_relations(z, F.normalize(held), weight, 0.2, 0.01)
+    assert step.terms["relations"].item() == pytest.approx(relations, rel=1e-3)
+    after = learner.previous.model.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in copied.items())
+
+
+def test_a_resumed_teacher_in_training_mode_teaches_the_same():
+    learner = learned(co2l(net=with_batchnorm(), teacher="training"), batches(TASKS[:5]))
+    again = co2l(net=with_batchnorm(), teacher="training")
+    again.load_state_dict(learner.state_dict())
+    for resumed in (learner, again):
+        learned(resumed, batches([[3, 4], [4, 3], BOUNDARY, [*range(5, 22)], [5, 6]], seed=1))
+    assert learner.state_sha256() == again.state_sha256()
+
+
 def test_the_first_task_is_scr_up_to_a_factor():
     """The factor is t / 0.07. Every sample is stored and drawn, and without augmentation all views
     are alike."""
@@ -236,13 +279,14 @@ def test_the_previous_network_gets_the_same_inputs_as_the_network():
 def test_the_defaults_are_the_common_setting():
     expected = COMPARABLE | {"replay": 64, "temperature": 0.5, "distillation": 1.0}
     expected |= {"relation_temperature": 0.2, "previous_temperature": 0.01}
+    expected["teacher"] = "evaluation"
     assert defaults(Co2L, expected) == expected
 
 
 def test_the_official_preset_has_the_values_of_its_source():
     temperatures = {"relation_temperature": 0.2, "previous_temperature": 0.01, "temperature": 0.5}
     optimiser = {"optimizer": "nesterov", "lr": 0.5, "weight_decay": 1e-4}
-    others = {"distillation": 1.0, "augment": "contrastive"}
+    others = {"distillation": 1.0, "augment": "contrastive", "teacher": "training"}
     assert official(Co2L) == optimiser | temperatures | others
 
 
@@ -253,6 +297,7 @@ def test_the_official_preset_has_the_values_of_its_source():
         {"relation_temperature": 0.0},
         {"previous_temperature": -1.0},
         {"distillation": -0.1},
+        {"teacher": "frozen"},
         {"memory": 0},
     ],
 )

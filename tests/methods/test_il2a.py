@@ -10,13 +10,31 @@ import torch
 import torch.nn.functional as F
 from expected_settings import COMPARABLE, defaults, official
 from scipy import stats
-from tiny_learners import BOUNDARY, NormOnly, batches, learned, on_every_forward, parameters, small
+from tiny_learners import (
+    BOUNDARY,
+    NormOnly,
+    as_images,
+    batches,
+    learned,
+    on_every_forward,
+    parameters,
+    small,
+)
 from torch import Tensor, nn
 
 from onepass import ER
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount
-from onepass.methods.il2a import BETA, IL2A, SPREAD, mixing_shares, pair_number, semantic_logits
+from onepass.learning.memory_contents import memory_bytes
+from onepass.methods.il2a import (
+    BETA,
+    IL2A,
+    SPREAD,
+    StreamPrototypes,
+    mixing_shares,
+    pair_number,
+    semantic_logits,
+)
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3, 0], BOUNDARY, [5]]
 
@@ -208,6 +226,85 @@ def test_the_semantic_term_is_the_mean_over_old_classes_that_have_features():
     torch.testing.assert_close(learner.semantic_loss(), expected)
 
 
+def test_prototypes_of_a_stream_are_mean_and_covariance_of_all_its_samples():
+    prototypes = StreamPrototypes(4, 3, torch.device("cpu"))
+    source = torch.Generator().manual_seed(6)
+    features, y = (
+        5 + torch.randn(60, 3, generator=source),
+        torch.randint(3, (60,), generator=source),
+    )
+    for batch in torch.arange(60).split([1, 7, 20, 32]):  # a class may come twice in a batch
+        prototypes.add(features[batch], y[batch])
+    prototypes.grow(6)
+    assert prototypes.count.tolist() == [*torch.bincount(y, minlength=3).tolist(), 0, 0, 0]
+    for k in range(3):
+        own = features[y == k].double()
+        torch.testing.assert_close(prototypes.mean[k], own.mean(dim=0).float())
+        torch.testing.assert_close(prototypes.covariance[k], torch.cov(own.T).float())
+    assert not bool(prototypes.mean[3:].any()) and not bool(prototypes.covariance[3:].any())
+
+
+def test_the_bound_is_the_same_from_samples_and_from_their_moments():
+    weight, bias = random_head(0)
+    source = torch.Generator().manual_seed(1)
+    features, y = torch.randn(20, 3, generator=source), torch.arange(20) % 3
+    prototypes = StreamPrototypes(4, 3, torch.device("cpu"))
+    prototypes.add(features, y)
+    expected, known = semantic_logits(weight, bias, features, y, torch.ones(20))
+    got = prototypes.logits(weight, bias)
+    torch.testing.assert_close(got[:3], expected[:3], rtol=1e-4, atol=1e-5)
+    assert (prototypes.count > 0).tolist() == known.tolist()
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_every_stream_sample_joins_the_prototypes_once_with_the_features_of_its_step(mirror):
+    learner = il2a(net=nn.Flatten(), prototypes="stream", mirror=mirror, repeats=2)
+    given: list[tuple[Tensor, Tensor]] = []
+    for item in as_images(batches(TASKS)):
+        if item == BOUNDARY:
+            learner.new_task()
+        else:
+            learner.learn(*item)
+            given.append(item)
+    x, labels = (torch.cat(parts) for parts in zip(*given, strict=True))
+    views = [x, x.flip(3)] if mirror else [x]
+    for row, label in enumerate(learner.classes):
+        own = torch.cat([view[labels == label] for view in views]).flatten(1).double() / 255
+        assert int(learner.stream_prototypes.count[row]) == len(own)
+        torch.testing.assert_close(learner.stream_prototypes.mean[row].double(), own.mean(dim=0))
+        if len(own) > 1:
+            torch.testing.assert_close(
+                learner.stream_prototypes.covariance[row].double(),
+                torch.cov(own.T),
+                atol=1e-6,
+                rtol=1e-4,
+            )
+    assert learner.trainer.image_counts == {}  # no pass over the memory at a task's end
+    assert learner.store.column_names == ("x", "y")
+
+
+def test_with_prototypes_of_the_stream_the_semantic_term_is_the_mean_over_old_classes():
+    learner = il2a(temperature=0.5, prototypes="stream")
+    learned(learner, batches([[0, 1, 2, 1], [0, 0, 1], BOUNDARY, [3, 3]]))
+    x = torch.cat([item[0] for item in batches([[0, 1, 2, 1], [0, 0, 1]])])
+    y = torch.tensor([0, 1, 2, 1, 0, 0, 1])
+    head = learner.model.head
+    logits, _ = semantic_logits(head.weight, head.bias, x, y, torch.ones(7))
+    expected = F.cross_entropy(logits[:3, :4] / 0.5, torch.tensor([0, 1, 2]))
+    torch.testing.assert_close(learner.semantic_loss(), expected)
+
+
+def test_prototypes_of_the_stream_are_resumed_and_their_bytes_declared():
+    learner = learned(il2a(prototypes="stream"), batches(TASKS))
+    again = il2a(prototypes="stream")
+    again.load_state_dict(learner.state_dict())
+    for resumed in (learner, again):
+        learned(resumed, batches([[5, 6], BOUNDARY, [*range(7, 20)], [7, 8]], seed=1))
+    assert learner.state_sha256() == again.state_sha256()
+    rows = learner.model.head.capacity
+    assert memory_bytes(learner) == learner.store.bytes + 4 * rows * (1 + 6 + 6 * 6)
+
+
 # ---- whole steps
 
 
@@ -289,7 +386,7 @@ def test_it_learns_without_a_memory():
 
 def test_the_defaults_are_the_common_setting():
     expected = COMPARABLE | {"replay": 64, "temperature": 0.1, "semantic": 10.0, "pairs": 190}
-    expected["distillation"] = 0.1
+    expected |= {"distillation": 0.1, "prototypes": "memory"}
     assert defaults(IL2A, expected) == expected
 
 
@@ -300,7 +397,14 @@ def test_the_official_preset_has_the_values_of_its_source():
 
 
 @pytest.mark.parametrize(
-    "setting", [{"temperature": 0.0}, {"semantic": -1.0}, {"distillation": -0.1}, {"pairs": 0}]
+    "setting",
+    [
+        {"temperature": 0.0},
+        {"semantic": -1.0},
+        {"distillation": -0.1},
+        {"pairs": 0},
+        {"prototypes": "replay"},
+    ],
 )
 def test_bad_settings_are_refused_by_name(setting):
     with pytest.raises(InputError, match=next(iter(setting))):

@@ -127,7 +127,7 @@ def check_terms(learner: LUCIR, items) -> dict[str, float]:
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"memory": 0}, {"distill": 1.0, "margin": 0.1}, {"scale": 8.0}, {"head": "frozen"}],
+    [{}, {"memory": 0}, {"distill": 1.0, "margin": 0.1}, {"scale": 1.0}, {"head": "frozen"}],
     ids=str,
 )
 def test_terms_and_loss_agree_with_plain_loops(name, settings):
@@ -144,7 +144,7 @@ def test_logits_are_cosines_times_a_trained_scale():
     learner = learned(lucir(), batches(FIRST))
     head = learner.model.head
     assert isinstance(head, ScaledCosineHead)
-    assert float(head.scale.detach()) != 1 and head.scale.grad is not None
+    assert float(head.scale.detach()) != 10 and head.scale.grad is not None
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(4))
     features = learner.trainer.eval_model.features(x)
     for feature, scores in zip(features, learner.scores(x), strict=True):
@@ -172,7 +172,7 @@ class CosineER(ER):
     """ER with LUCIR's head."""
 
     def make_head(self, features, rng):
-        return ScaledCosineHead(features, 16, rng, 1.0)
+        return ScaledCosineHead(features, 16, rng, 10.0)
 
 
 def test_in_the_first_task_it_is_er_with_a_cosine_head_and_one_mean():
@@ -253,9 +253,9 @@ def test_mirror_images_are_imprinted_too():
 
 
 def test_the_step_that_brings_a_class_uses_its_imprinted_row():
-    """The only sample of class 4 has cosine 1 with its row, and s is 1."""
+    """The only sample of class 4 has cosine 1 with its row, and s is 10."""
     logits = imprinted().step.outputs[0].logits[1]
-    assert float(logits[4]) == pytest.approx(1.0, abs=1e-4)
+    assert float(logits[4]) == pytest.approx(10.0, abs=1e-3)
 
 
 def test_a_row_is_imprinted_once():
@@ -272,7 +272,7 @@ def test_rows_of_the_first_task_and_frozen_ones_are_not_imprinted():
     torch.testing.assert_close(learner.model.head.weight.detach(), born)
     frozen = imprinted(head="frozen")
     assert torch.equal(frozen.before, frozen.after)
-    assert float(frozen.step.outputs[0].logits[1][4]) < 0.9  # nor in the step itself
+    assert float(frozen.step.outputs[0].logits[1][4]) < 9  # nor in the step itself
 
 
 def test_a_class_with_zero_features_keeps_its_initial_row():
@@ -301,7 +301,7 @@ def test_bad_settings_are_refused(wrong):
 
 
 def test_the_defaults_are_the_common_setting():
-    expected = {**COMPARABLE, "replay": 64, "distill": 5.0, "margin": 0.5, "scale": 1.0}
+    expected = {**COMPARABLE, "replay": 64, "distill": 5.0, "margin": 0.5, "scale": 10.0}
     assert defaults(LUCIR, expected) == expected
     assert LUCIR(mirror=True).cost(10) == ImageCount(trained=148, scored=148)
 

@@ -20,8 +20,8 @@ def stream():
 
 
 def learner(kind: type, **settings: object):
-    known = {"rotations": 4} if hasattr(kind, "rotations") else {}
-    return small(kind, **{"net": "mlp", "lr": 0.1, **known, **settings})
+    known = GSA.presets["common"].settings if kind is GSA else {"rotations": 4}
+    return small(kind, **{**known, "net": "mlp", "lr": 0.1, **settings})
 
 
 def network(trained) -> dict[str, Tensor]:

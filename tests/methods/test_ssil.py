@@ -37,6 +37,9 @@ STREAMS = {
 }
 
 
+LETTER = {"replayed": "old", "rivals": "side"}  # the paper and its code
+
+
 def ssil(kind: type = SSIL, **settings: object):
     return small(kind, **settings)
 
@@ -88,23 +91,30 @@ def naive_terms(learner: SSIL, out: Output, taught: Tensor, tasks: list[set[int]
     """Computes both terms by plain loops. `tasks` are the rows of each task so far, the running one
     last."""
     new, old = tasks[-1], set().union(*tasks[:-1])
-    of_new, of_old, divergence = [], [], []
+    of_others = old if learner.rivals == "side" else old | new
+    # views of the stream come first, then those of replayed samples
+    streamed = len(out.y) - learner.replay * learner.views_per_sample
+    apart, others, divergence = [], [], []
     t = learner.temperature
-    for (logits, y, weight), theirs in zip(as_tuples(out), taught.tolist(), strict=True):
+    entries = zip(as_tuples(out), taught.tolist(), strict=True)
+    for place, ((logits, y, weight), theirs) in enumerate(entries):
         if not weight:
             continue
-        rivals, losses = (new, of_new) if y in new else (old, of_old)
-        losses.append(-log_softmax(logits, sorted(rivals))[y])
+        if y in new and place < streamed:
+            apart.append(-log_softmax(logits, sorted(new))[y])
+        else:
+            rivals = new if y in new and learner.rivals == "side" else of_others
+            others.append(-log_softmax(logits, sorted(rivals))[y])
         divergence.append(0.0)
         for rows in filter(None, tasks[:-1]):
             p = log_softmax([o / t for o in theirs], sorted(rows))
             q = log_softmax([o / t for o in logits], sorted(rows))
             divergence[-1] += t**2 * sum(math.exp(p[c]) * (p[c] - q[c]) for c in rows)
     if learner.loss == "mean":
-        apart = sum(of_new + of_old) / len(of_new + of_old)
+        label_loss = sum(apart + others) / len(apart + others)
     else:
-        apart = sum(sum(losses) / len(losses) for losses in (of_new, of_old) if losses)
-    return {"apart": apart, "tasks": sum(divergence) / len(divergence)}
+        label_loss = sum(sum(losses) / len(losses) for losses in (apart, others) if losses)
+    return {"apart": label_loss, "tasks": sum(divergence) / len(divergence)}
 
 
 def check_terms(learner: SSIL, items) -> list[dict[str, float]]:
@@ -135,7 +145,17 @@ def check_terms(learner: SSIL, items) -> list[dict[str, float]]:
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"memory": 0}, {"loss": "sum"}, {"temperature": 5.0, "strength": 3.0}, {"head": "frozen"}],
+    [
+        {},
+        LETTER,
+        {"replayed": "old"},
+        {"rivals": "side", "loss": "sum"},
+        {"memory": 0},
+        {"loss": "sum"},
+        {**LETTER, "loss": "sum"},
+        {"temperature": 5.0, "strength": 3.0},
+        {"head": "frozen"},
+    ],
     ids=str,
 )
 def test_terms_and_loss_agree_with_plain_loops(name, settings):
@@ -144,12 +164,29 @@ def test_terms_and_loss_agree_with_plain_loops(name, settings):
         assert found[-1]["tasks"] > 1e-3
 
 
-def test_mirror_images_count_as_samples():
-    check_terms(ssil(net=nn.Flatten(), mirror=True), as_images(batches(TASKS)))
+@pytest.mark.parametrize("settings", [{}, LETTER], ids=str)
+def test_mirror_images_count_as_samples(settings):
+    check_terms(ssil(net=nn.Flatten(), mirror=True, **settings), as_images(batches(TASKS)))
 
 
-def test_only_samples_of_old_tasks_are_replayed():
-    learner, replayed = ssil(), []
+def test_the_whole_memory_is_replayed_from_the_second_batch_on():
+    learner, of_new = ssil(memory=100, replay=100), []
+    learner.prepare((6,), torch.float32)
+    for item in batches(TASKS):
+        if item == BOUNDARY:
+            learner.new_task()
+            continue
+        held = int(learner.store.size)
+        out = learner.learn(*item).together
+        drawn = slice(len(item[1]), None)
+        rows = out.y[drawn][out.weight[drawn] > 0]
+        assert len(rows) == held  # every stored sample, whatever its class
+        of_new.append(int(learner.new[rows].sum()))
+    assert of_new == [0, 4, 0, 3, 4, 0, 2]
+
+
+def test_by_the_letter_only_samples_of_old_tasks_are_replayed():
+    learner, replayed = ssil(**LETTER), []
     for item in batches(TASKS):
         if item == BOUNDARY:
             learner.new_task()
@@ -162,10 +199,11 @@ def test_only_samples_of_old_tasks_are_replayed():
     assert replayed == [0, 0, 8, 8, 8, 12, 12]
 
 
-def test_shifts_of_all_new_and_of_all_old_logits_change_nothing_and_of_a_task_no_distillation():
+def test_by_the_letter_shifts_of_all_new_and_of_all_old_logits_change_nothing():
+    """A shift of the logits of one task changes no distillation."""
     terms = []
     for rows in ([], [5, 6], [0, 1, 2, 3, 4], [3, 4]):
-        learner = learned(ssil(memory=100), batches(TASKS))
+        learner = learned(ssil(memory=100, **LETTER), batches(TASKS))
         with torch.no_grad():
             learner.model.head.bias[rows] += 7
         (item,) = batches([[5, 6, 6]], seed=8)
@@ -177,8 +215,13 @@ def test_shifts_of_all_new_and_of_all_old_logits_change_nothing_and_of_a_task_no
     assert apart[3] > apart[0] + 1
 
 
-def test_no_stream_sample_of_a_new_class_reaches_an_old_row_without_distillation():
-    learner = learned(ssil(strength=0.0), batches(TASKS))
+@pytest.mark.parametrize(
+    ("settings", "reached"), [({}, [0, 1, 2, 3, 4, 5, 6]), (LETTER, [0, 1, 2, 3, 4])], ids=str
+)
+def test_replayed_samples_alone_compare_new_classes_with_old_ones(settings, reached):
+    """Without distillation no stream sample of a new class reaches an old row. By the letter no
+    replayed one reaches a new row either."""
+    learner = learned(ssil(strength=0.0, **settings), batches(TASKS))
     with kept_logits() as kept:
         (item,) = batches([[5, 6, 6]], seed=8)
         learner.learn(*item)
@@ -186,7 +229,7 @@ def test_no_stream_sample_of_a_new_class_reaches_an_old_row_without_distillation
     touched = logits.grad[:3].abs().sum(dim=0).nonzero().flatten().tolist()
     assert touched == [5, 6]
     replayed = logits.grad[3:].abs().sum(dim=0).nonzero().flatten().tolist()
-    assert replayed == [0, 1, 2, 3, 4]
+    assert replayed == reached
 
 
 def test_stream_and_replay_have_one_forward_and_the_previous_network_sees_the_same():
@@ -201,12 +244,16 @@ def test_stream_and_replay_have_one_forward_and_the_previous_network_sees_the_sa
 # ---- limits
 
 
-def test_in_the_first_task_it_is_finetuning():
+def test_in_the_first_task_it_is_er_with_one_mean_and_by_the_letter_finetuning():
     first = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]
-    ours = parameters(ssil(net="mlp", lr=0.1), first)
-    finetuned = parameters(ssil(Finetune, net="mlp", lr=0.1), first)
-    torch.testing.assert_close(ours, finetuned, atol=1e-6, rtol=0)
-    assert float((ours - parameters(ssil(ER, net="mlp", lr=0.1), first)).abs().max()) > 1e-3
+
+    def after(kind: type, **settings: object) -> Tensor:
+        return parameters(ssil(kind, net="mlp", lr=0.1, **settings), first)
+
+    er, finetuned = after(ER, loss="mean"), after(Finetune)
+    torch.testing.assert_close(after(SSIL), er, atol=1e-6, rtol=0)
+    torch.testing.assert_close(after(SSIL, **LETTER), finetuned, atol=1e-6, rtol=0)
+    assert float((er - finetuned).abs().max()) > 1e-3
 
 
 def test_a_network_that_does_not_move_has_no_distillation_loss():
@@ -254,7 +301,15 @@ def test_a_saved_state_with_an_invalid_task_row_is_refused():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"strength": -0.1}, {"temperature": 0.0}, {"loss": "median"}], ids=str
+    "wrong",
+    [
+        {"strength": -0.1},
+        {"temperature": 0.0},
+        {"loss": "median"},
+        {"replayed": "new"},
+        {"rivals": "old"},
+    ],
+    ids=str,
 )
 def test_bad_settings_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
@@ -271,6 +326,7 @@ def test_the_previous_network_is_in_cost_and_bytes():
 
 def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "loss": "mean", "strength": 1.0, "temperature": 2.0}
+    expected |= {"replayed": "all", "rivals": "all"}
     assert defaults(SSIL, expected) == expected
 
 
@@ -280,6 +336,8 @@ def test_the_official_preset_has_the_values_of_its_source():
         "lr": 0.1,
         "weight_decay": 1e-4,
         "replay": 3,
+        "replayed": "old",
+        "rivals": "side",
         "loss": "mean",
         "strength": 1.0,
         "temperature": 2.0,

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from textwrap import fill
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -17,6 +18,7 @@ from report_runs import METHODS, change_result, read_csv
 from onepass.report import figures
 from onepass.runs.folder import RunFolder
 from onepass.runs.query import find_results as read
+from onepass.runs.variant import Variant
 
 
 @pytest.mark.parametrize("kind", ["both", "bars", "curves"])
@@ -65,12 +67,63 @@ def test_bars_say_of_how_many_runs_they_are(runs: Path) -> None:
         assert axes.get_title() == run_line
 
 
+def first(method: str, memory: int = 0, tasks: int = 5, **others: object) -> list[Any]:
+    usual = {"dataset": "digits", "variant": Variant()}
+    return [SimpleNamespace(method=method, memory=memory, tasks=tasks, **{**usual, **others})]
+
+
 def test_references_are_grey_beside_methods() -> None:
-    method, reference = ([SimpleNamespace(tasks=tasks)] for tasks in (5, 1))
-    beside = figures._colours({"er": method, "joint": reference, "gsa": method, "b": reference})
+    shown = {"a": first("er"), "b": first("joint", tasks=1), "c": first("gsa")}
+    beside = [look.colour for look in figures._looks({**shown, "d": first("other", tasks=1)})]
     assert beside[1::2] == ["0.2", "0.4"] and len(set(beside)) == 4
-    alone = figures._colours({"joint": reference, "b": reference})
+    references = {"b": first("joint", tasks=1), "d": first("other", tasks=1)}
+    alone = [look.colour for look in figures._looks(references)]
     assert not set(alone) & set(figures.GREYS) and len(set(alone)) == 2
+
+
+def test_a_method_keeps_its_colour_and_each_memory_has_a_mark() -> None:
+    shown = [first(method, memory) for memory in (50, 200) for method in ("er", "gsa")]
+    shown += [first("er", 50, variant=Variant(lr="1")), first("finetune"), first("joint", tasks=1)]
+    looks = figures._looks({str(number): group for number, group in enumerate(shown)})
+    er, gsa, more_er, more_gsa, other, finetune, joint = looks
+    assert (er.colour, gsa.colour) == (more_er.colour, more_gsa.colour)
+    assert len({look.colour for look in (er, gsa, other, finetune, joint)}) == 5
+    assert (er.marker, er.hatch) == (gsa.marker, gsa.hatch) == (other.marker, other.hatch)
+    assert er.marker != more_er.marker and er.hatch != more_er.hatch
+    assert {finetune.marker, joint.marker} == {""}  # what keeps nothing has no size
+
+
+def test_each_dataset_has_a_mark_and_one_dataset_none() -> None:
+    sets = {name: first("finetune", dataset=name) for name in ("digits", "mnist")}
+    digits, mnist = figures._looks(sets)
+    assert digits.colour == mnist.colour and digits.marker != mnist.marker
+    (alone,) = figures._looks({"digits": sets["digits"]})
+    assert (alone.marker, alone.hatch) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (["er digits 50", "gsa digits 50"], ["er", "gsa"]),
+        (["er digits 50", "er digits 200"], ["er (M=50)", "er (M=200)"]),
+        (["er digits 50", "gsa digits 200"], ["er (M=50)", "gsa (M=200)"]),
+        (["er digits 0", "er digits 50"], ["er (M=0)", "er (M=50)"]),
+        (["er digits 50", "finetune digits 0"], ["er", "finetune"]),
+        (["er digits 50", "er mnist 50"], ["er (digits)", "er (mnist)"]),
+        (
+            ["er digits 50", "er mnist 200", "finetune mnist 0"],
+            ["er (digits, M=50)", "er (mnist, M=200)", "finetune (mnist)"],
+        ),
+    ],
+)
+def test_a_name_says_only_what_differs(
+    rows: list[str], names: list[str], runs: Path, tmp_path: Path
+) -> None:
+    for number, (method, dataset, memory) in enumerate(map(str.split, rows)):
+        run = tmp_path / str(number)
+        shutil.copytree(runs / "er-synthetic-m100-s0", run)
+        change_result(run, method=method, dataset=dataset, memory=int(memory))
+    assert sorted(figures.runs_by_row_name(read(tmp_path))) == sorted(names)
 
 
 def test_a_curve_is_the_mean_of_whole_runs(runs: Path, tmp_path: Path) -> None:
@@ -172,18 +225,18 @@ def test_a_method_without_memory_has_a_bar_for_each_dataset(tmp_path: Path) -> N
     drawn = tmp_path / "bars.svg"
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
     for row in read_csv(onepass("table", tmp_path, "--format", "csv").out):
-        assert f"finetune ({row['dataset']}, 0)" in drawn.read_text()
+        assert f"finetune ({row['dataset']})" in drawn.read_text()
         assert f"<!-- {float(row['accuracy']):.1f} -->" in drawn.read_text()
 
 
 def test_a_method_has_a_bar_for_each_memory(tmp_path: Path) -> None:
     for memory in (50, 200):
         arguments = ("--dataset", "synthetic", "--memory", memory, "--json", "--out", tmp_path)
-        assert onepass("run", "er", *arguments).status == 0
+        assert onepass("run", "er", "--preset", "common", *arguments).status == 0
     drawn = tmp_path / "bars.svg"
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
     for row in read_csv(onepass("table", tmp_path, "--format", "csv").out):
-        assert f"er (synthetic, {row['memory']})" in drawn.read_text()
+        assert f"er (M={row['memory']})" in drawn.read_text()
 
 
 @pytest.mark.parametrize("count", [3, 12, 21])

@@ -213,6 +213,30 @@ def test_only_comparable_rows_compete(runs: Path, tmp_path: Path) -> None:
         assert column(browser, "summary", "second") == ["\u2013", "\u2013"]
 
 
+def test_a_method_has_one_colour_in_all_settings(tmp_path: Path) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    out = tmp_path / "runs"
+    for memory, best in ((50, "er"), (200, "gsa")):
+        chosen = ("--dataset", "synthetic", "--memory", memory, "--json", "--out", out)
+        for record in onepass("run", "er", "gsa", *chosen).records:
+            result = Path(record["out"]) / "result.json"
+            changed = {"accuracy": 90.0 if record["method"] == best else 10.0}
+            result.write_text(json.dumps({**json.loads(result.read_text()), **changed}))
+    page = write_lines(out, to=tmp_path / "report.html")
+    with browsers.opened() as browser:
+        see(browser, page)
+        colours = []
+        for setting in "01":
+            Select(find(browser, "#curves select")).select_by_value(setting)
+            toggles = browser.find_elements("css selector", "#curves .legend button")
+            swatch = "return arguments[0].querySelector('.swatch').className"
+            colours.append(
+                {toggle.text: browser.execute_script(swatch, toggle) for toggle in toggles}
+            )
+        assert colours[0] == colours[1] and len(set(colours[0].values())) == 2
+
+
 def test_each_run_says_how_to_repeat_it(browser: Any) -> None:
     find(browser, "#runs summary").click()
     command = find(browser, "#runs code").text

@@ -282,7 +282,7 @@ def test_datasets_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
     drawn = tmp_path / "curves.svg"
     assert onepass("figure", "accuracy", tmp_path / "runs", "-o", drawn).status == 0
     for place in ("first", "second"):
-        assert f"er ({place}/pets.npz," in drawn.read_text()
+        assert f"er ({place}/pets.npz)" in drawn.read_text()
     assert "tasks=2" not in drawn.read_text()  # names say only what differs
 
 

@@ -136,21 +136,41 @@ def test_lines_of_other_things_are_passed_over_and_counted_once(
 def test_a_field_that_an_old_line_lacks_stays_empty(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "a.jsonl", run_line("er", 0, 50.0))
     (row,) = read_csv(onepass("table", file, "--format", "csv").out)
-    untold = ("forgetting", "any-time", "steps/s", "trained/sample", "scored/sample", "kept bytes")
+    untold = (
+        "forgetting",
+        "learning",
+        "newest",
+        "any-time",
+        "steps/s",
+        "trained/sample",
+        "scored/sample",
+        "kept bytes",
+    )
     assert {row[name] for name in untold} == {""}
     assert (row["accuracy"], row["n"], row["seconds"]) == ("50.0000", "1", "1.0000")
-    assert onepass("table", file).out.split()[-7:] == ["50.0", "-", "-", "1", "-", "-", "-"]
+    assert onepass("table", file).out.split()[-9:] == ["50.0", *"----1---"]
     assert onepass("runs", "show", f"{file}:1").status == 0
     assert onepass("runs", "export", file, "-o", tmp_path / "a.csv").status == 0
     (exported,) = read_csv((tmp_path / "a.csv").read_text())
     assert exported["steps_per_second"] == exported["memory_bytes"] == ""
 
 
+def test_an_old_line_has_in_its_matrix_what_was_learned(tmp_path: Path) -> None:
+    line = run_line("er", 0, 50.0)
+    line["accuracy_matrix"] = [[90.0, None], [60.0, 40.0]]
+    (row,) = read_csv(
+        onepass("table", write_lines(tmp_path / "a.jsonl", line), "--format", "csv").out
+    )
+    assert (row["learning"], row["newest"]) == ("65.0000", "40.0000")
+    shown = json.loads(onepass("runs", "show", f"{tmp_path / 'a.jsonl'}:1", "--json").out)
+    assert shown["accuracy"]["learning_accuracy"] == 65.0
+
+
 def test_a_mean_over_some_of_the_seeds_says_so(tmp_path: Path) -> None:
     lines = [run_line("er", seed, 80.0) for seed in range(3)]
     lines[1]["forgetting"] = 5.0
     done = onepass("table", write_lines(tmp_path / "a.jsonl", *lines), "--format", "markdown")
-    assert "| 80.0 ± 0.0 | 5.0 (1 of 3) | - | 3 |" in done.out
+    assert "| 80.0 ± 0.0 | 5.0 (1 of 3) | - | - | - | 3 |" in done.out
 
 
 def test_seeds_of_a_preset_before_and_after_it_changed_are_two_rows(tmp_path: Path) -> None:
@@ -167,21 +187,21 @@ def test_seeds_of_a_preset_before_and_after_it_changed_are_two_rows(tmp_path: Pa
     assert found == {("best lr=0.0003", "70.5000", "2"), ("best lr=0.0007", "72.0000", "1")}
 
 
-def test_a_line_without_settings_hides_no_difference_of_others(tmp_path: Path) -> None:
-    settings = ({}, {"lr": 0.1}, {"lr": 0.2}, {"lr": 0.1})
+def test_a_line_without_settings_has_the_row_of_the_defaults_of_its_time(tmp_path: Path) -> None:
+    settings = ({}, {"lr": 0.1}, {"lr": 0.2}, {"lr": 0.1}, {"lr": 0.001})
     lines = [run_line("er", n, 60.0 + 10 * n, settings=own) for n, own in enumerate(settings)]
     made = read_csv(
         onepass("table", write_lines(tmp_path / "a.jsonl", *lines), "--format", "csv").out
     )
     found = [(row["variant"], row["accuracy"], row["n"]) for row in made]
     assert found == [
-        ("", "60.0000", "1"),
+        ("lr=0.001", "80.0000", "2"),
         ("lr=0.1", "80.0000", "2"),
         ("lr=0.2", "80.0000", "1"),
     ]
-    alike = write_lines(tmp_path / "b.jsonl", lines[0], lines[1], lines[3])
+    alike = write_lines(tmp_path / "b.jsonl", lines[0], lines[4])
     (row,) = read_csv(onepass("table", alike, "--format", "csv").out)
-    assert row["n"] == "3"
+    assert row["n"] == "2"
 
 
 def test_two_spellings_of_a_data_path_are_two_rows(tmp_path: Path) -> None:
@@ -363,7 +383,8 @@ def test_words_that_all_rows_share_stand_above_the_table(tmp_path: Path) -> None
     file = write_lines(
         tmp_path / "a.jsonl", *(run_line("er", 0, 9.0, variant=text) for text in variants)
     )
-    assert onepass("table", file).out.startswith("All rows: precision=bf16\n")
+    above = "Preset: common, where a row names no other\nAll rows: precision=bf16\n"
+    assert onepass("table", file).out.startswith(above)
     markdown = onepass("table", file, "--columns", "method,variant", "--format", "markdown").out
     assert markdown.startswith("All rows: precision=bf16\n\n| method | variant |\n")
     assert "| er |  |\n| er | lr=1 |\n" in markdown

@@ -131,7 +131,19 @@ def test_a_broken_run_resumes_under_other_versions_only_with_anyway_and_records_
 
 def test_a_finished_run_of_other_versions_is_returned_only_with_anyway(tmp_path, monkeypatch):
     first = run_job(JOB, tmp_path)
-    arguments = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu", "--json")
+    arguments = (
+        "run",
+        "er",
+        "--preset",
+        "common",
+        "--dataset",
+        "synthetic",
+        "--batch",
+        30,
+        "--device",
+        "cpu",
+        "--json",
+    )
     monkeypatch.setattr(torch, "__version__", "9.9.0")
     with untouched(tmp_path):
         refused = onepass(*arguments, "--out", tmp_path, "--resume")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,15 @@ from recording_listeners import RecordingListener, Stopped, stop_after
 
 from onepass import load
 from onepass.base.errors import DataError, RunError
+from onepass.evaluation import schedule
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.report import rows
-from onepass.runs import query
+from onepass.runs import query, status
 from onepass.runs.execute import run_job
+from onepass.runs.folder import RunFolder
 from onepass.runs.resources import RunResources
-from onepass.runs.spec import Job
+from onepass.runs.spec import Fingerprint, Job
 
 PLAIN = Job("er", "digits", device="cpu")
 SHORT = Job("er", "synthetic", batch=60, device="cpu")
@@ -119,6 +122,98 @@ def test_the_identity_of_a_run_does_not_change_between_versions() -> None:
         "validation": 0.1,
         "every": 50,
     }
+
+
+@pytest.mark.parametrize(
+    ("job", "folder", "identity"),
+    [
+        (Job("gsa"), "gsa-digits-m100-s0", "f92e6c07aac8"),
+        (Job("gsa", settings={"lr": "1e-3"}), "gsa-digits-m100-s0", "f92e6c07aac8"),
+        (
+            Job("gsa", "cifar100", settings={"lr": "5e-4"}),
+            "gsa-cifar100-m100-s0-74058057",
+            "510274019d94",
+        ),
+        (
+            Job("gsa", "cifar100", preset="tuned"),
+            "gsa-cifar100-m100-s0-6f0f4bb2",
+            "0fdb7ed2543b",
+        ),
+        (Job("gsa", "cifar100", preset="best"), "gsa-cifar100-m100-s0-77a41124", "ad5067a3c9f2"),
+        (Job("ocm-gsa", "cifar100"), "ocm-gsa-cifar100-m100-s0", "06544d0c0e58"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_runs_of_gsa_are_the_same_as_before_its_defaults_were_tuned(
+    job: Job, folder: str, identity: str
+) -> None:
+    job = replace(job, device="cpu", fingerprint=Fingerprint("ab", 5))
+    assert (job.folder_name, job.identity[:12]) == (folder, identity)
+
+
+# ---- how often a run is scored
+
+
+CADENCES = [None, 5, 6]
+FINGERPRINTS = [Fingerprint("a" * 64, 5, every) for every in CADENCES]
+ALL = [replace(PLAIN, every=e, fingerprint=f) for e, f in product(CADENCES, FINGERPRINTS)]
+FEWER = replace(PLAIN, batch=50)  # 30 steps; 355 samples are tested
+
+
+@pytest.fixture
+def all_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "LONG", 0)
+
+
+def test_runs_are_the_same_only_if_they_are_scored_at_the_same_steps() -> None:
+    """A number that is chosen is the same as one by default. Without either it is a twentieth, as
+    in all runs from before the default could be another."""
+    for first, second in product(ALL, ALL):
+        scored = [job.every or job.fingerprint.every for job in (first, second)]
+        assert (first.identity == second.identity) == (scored[0] == scored[1])
+        assert (first.variant == second.variant) == (scored[0] == scored[1])
+
+
+def test_all_seeds_and_methods_are_scored_at_the_same_steps(all_are_long: None) -> None:
+    uneven = replace(PLAIN, stream="long-tail:rho=5", class_order="shuffled")
+    seeds = {known(replace(uneven, seed=seed)).known_every for seed in range(5)}
+    methods = {known(replace(PLAIN, batch=20, method=key)).known_every for key in ("er", "joint")}
+    assert len(seeds) == len(methods) == 1
+    assert None not in seeds | methods
+    gdumb = known(replace(FEWER, method="gdumb"))
+    assert gdumb.known_every is None, "it is scored at the end only"
+    assert "every" not in gdumb.identity_fields
+
+
+def test_a_run_records_how_often_it_is_scored_by_default(
+    all_are_long: None, tmp_path: Path
+) -> None:
+    job = known(FEWER)
+    result = run_job(FEWER, tmp_path / "runs")
+    folder = RunFolder(Path(result.out))
+    assert str(result.variant) == "batch=50 every=6"
+    assert folder.description()["job"]["every"] == 6
+    ends = {point.step for point in folder.points() if point.boundary}
+    assert {point.step for point in folder.points()} - ends <= {6, 12, 18, 24, 30}
+    chosen = run_job(replace(FEWER, every=6), tmp_path / "runs")
+    assert (chosen.identity, chosen.anytime_accuracy) == (result.identity, result.anytime_accuracy)
+    assert result.identity == job.identity != known(replace(FEWER, every=7)).identity
+    status.expect_same_run(folder, folder.description(), FEWER)  # its data are not loaded
+
+
+def test_a_run_from_before_was_scored_at_each_twentieth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = run_job(FEWER, tmp_path / "before")
+    monkeypatch.setattr(schedule, "LONG", 0)
+    with untouched(tmp_path), pytest.raises(RunError, match="every None, not 6"):
+        run_job(FEWER, tmp_path / "before", resume=True)
+    now = run_job(replace(FEWER, seed=1), tmp_path / "now")
+    summarised = rows.summarise([before, now])
+    assert [str(row.variant) for row in summarised] == ["batch=50", "batch=50 every=6"]
+
+
+# ---- what is recorded
 
 
 def test_a_run_records_its_identity_fields(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from command import onepass
 from recording_listeners import ActAfter
 
+from onepass.base import news
 from onepass.base.errors import TrainingError
 from onepass.runs.execute import run_job
 from onepass.runs.folder import RunFolder
@@ -92,7 +94,18 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_run(tmp_path: Path) -> N
     file, elsewhere = tmp_path / JOB.folder_name / "log.txt", tmp_path / "elsewhere"
     file.unlink()
     file.symlink_to(elsewhere)
-    arguments = ["run", "er", "--dataset", "synthetic", "--batch", 60, "--device", "cpu"]
+    arguments = [
+        "run",
+        "er",
+        "--preset",
+        "common",
+        "--dataset",
+        "synthetic",
+        "--batch",
+        60,
+        "--device",
+        "cpu",
+    ]
     assert onepass(*arguments, "--resume", "--out", tmp_path, "--json").status == 0
     assert not elsewhere.exists()
 
@@ -101,3 +114,27 @@ def test_a_folder_without_run_json_gets_no_log(tmp_path: Path) -> None:
     """A folder that holds only a log would be refused."""
     assert not RunFolder(tmp_path).add_to_log("killed")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_resumed_run_goes_on_with_lines_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(news, "PAUSE", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, failing(KeyboardInterrupt()))
+    run_job(JOB, tmp_path, resume=True)
+    found = [re.sub(r"[\d.]+ (s left|%)", r"N \1", line) for line in lines(tmp_path)]
+    told = [f"step {step} of 10, task {(step + 1) // 2}: N %, N s left" for step in range(1, 10)]
+    stopped = ["stopped: KeyboardInterrupt", "resumed after step 4"]
+    assert found == ["started", *told[:4], *stopped, *told[4:], "finished"]
+
+
+def test_lines_are_in_the_log_once_even_if_the_logger_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(news, "PAUSE", 0.0)
+    with caplog.at_level(logging.INFO, "onepass"):
+        run_job(JOB, tmp_path)
+    found = [line for line in lines(tmp_path) if "step" in line]
+    assert len(found) == 9
+    assert caplog.messages == found

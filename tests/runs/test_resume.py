@@ -39,7 +39,20 @@ from onepass.runs.spec import Job
 SAME = ("params_sha256", "state_sha256", "accuracy", "forgetting", "accuracy_matrix")
 LONG = Job("gsa", "digits", memory=100, batch=4, device="cpu")
 LONG_COMMAND = (
-    *("run", "gsa", "--dataset", "digits", "--memory", 100, "--batch", 4, "--device", "cpu"),
+    *(
+        "run",
+        "gsa",
+        "--preset",
+        "common",
+        "--dataset",
+        "digits",
+        "--memory",
+        100,
+        "--batch",
+        4,
+        "--device",
+        "cpu",
+    ),
     *("--checkpoint", 5, "--json", "--out"),
 )
 
@@ -345,7 +358,16 @@ def test_a_run_in_progress_is_left_alone(tmp_path: Path, short: Result) -> None:
 
     def try_it_too() -> None:
         with untouched(tmp_path):
-            arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu")
+            arguments = (
+                "run",
+                "er",
+                "--preset",
+                "common",
+                "--dataset",
+                "synthetic",
+                "--device",
+                "cpu",
+            )
             others.append(onepass(*arguments, "--out", tmp_path, "--resume"))
 
     result = run_job(job, tmp_path, checkpoint=20, listeners=[ActAfter(25, try_it_too)])

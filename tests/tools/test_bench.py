@@ -10,7 +10,7 @@ import pytest
 import torch
 from command import Done, onepass
 
-from onepass import MIR
+from onepass import GSA, MIR
 from onepass.base.parts import ImageCount
 from onepass.learning.memory_contents import stores_of
 from onepass.tools import bench
@@ -119,6 +119,12 @@ def test_shapes_and_settings_reach_the_method(arguments: tuple, trained: int) ->
     assert record["trained_images"] == trained
     assert record["shape"] == {"auto": [1, 28, 28], "16": [16], "1,6,6": [1, 6, 6]}[arguments[-1]]
     assert record["settings"]["replay"] == "8"
+
+
+def test_a_method_is_timed_in_the_common_setting_with_the_chosen_settings_on_top() -> None:
+    learner = BenchCase("gsa", memory=20, settings={"statistics": "mix"}).learner()
+    common = {**GSA.presets["common"].settings, "statistics": "mix"}
+    assert {name: getattr(learner, name) for name in common} == common
 
 
 def test_a_method_without_a_memory_and_a_single_class_at_a_time_can_be_timed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from random import Random
 from typing import Any
 
 import pytest
@@ -88,6 +89,40 @@ def test_chosen_values_lie_in_the_space_and_are_valid_settings(text: str, inside
         chosen = space.texts(study.ask(space.distributions()).params)
         assert inside(chosen[name])
         onepass.GSA(**parse_settings(onepass.GSA, chosen))
+
+
+@pytest.mark.parametrize(
+    ("values", "value", "short"),
+    [
+        (Range(1e-4, 1e-2, log=True), 0.0023456789, 0.00235),
+        (Range(0.0, 1.0), 0.123456789, 0.123),
+        (Range(0.0, 1.0), 0.00012345678, 0.000123),
+        (Range(-1.0, 1.0), -0.123456789, -0.123),
+        (Range(1.2345e-4, 1e-2, log=True), 1.23456e-4, 1.235e-4),  # 1.23e-4 is below the range
+        (Range(1e-4, 9.876e-3, log=True), 9.8759e-3, 9.876e-3),  # 9.88e-3 is above it
+        (Range(100, 101), 100.123456789, 100.12),  # three digits would leave two values
+        (Range(0.1, 0.7, step=0.2), 0.1 + 0.2, 0.3),
+        (Range(1000, 2000, step=0.5), 1000.5, 1000.5),  # 1000 is no step from here
+        (Range(1, 10**6, whole=True), 123456, 123456),
+        (Range(1, 10**6, log=True, whole=True), 123456, 123000),
+    ],
+)
+def test_a_number_is_as_short_as_its_range_allows(
+    values: Range, value: float, short: float
+) -> None:
+    assert values.short(value) == short
+    assert type(values.short(value)) is type(value)
+
+
+def test_short_numbers_stay_in_any_range() -> None:
+    rng = Random(0)
+    for _ in range(2000):
+        low = rng.choice((1, -1)) * 10 ** rng.uniform(-8, 3)
+        high = low + 10 ** rng.uniform(-9, 4)
+        value = rng.choice((low, high, rng.uniform(low, high)))
+        short = Range(low, high).short(value)
+        assert low <= short <= high
+        assert abs(short - value) <= (high - low) / 100
 
 
 def test_a_space_that_is_not_a_table_is_refused() -> None:

@@ -12,7 +12,8 @@ from command import onepass as command
 from fast_studies import no_disk_sync
 
 import onepass
-from onepass.base.errors import OnepassError, TrainingError
+from onepass.base.errors import OnepassError, RunError, TrainingError
+from onepass.evaluation import schedule
 from onepass.evaluation.callbacks import Progress
 from onepass.tuning.search import SearchState
 from onepass.tuning.tune import TuneListener
@@ -114,3 +115,14 @@ def test_an_invalid_search_is_refused_before_anything_runs(
     with pytest.raises(OnepassError, match=message):
         tuned(tmp_path / "search", **options)
     assert not (tmp_path / "search").exists()
+
+
+def test_a_search_is_not_resumed_where_the_default_scores_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any-time accuracies of its trials would be of other points."""
+    space = {**SPACE, "defaults": {"dataset": "digits", "batch": 50}}
+    onepass.tune("er", space, 1, out=tmp_path, device="cpu")
+    monkeypatch.setattr(schedule, "LONG", 0)
+    with pytest.raises(RunError, match="another every: None, not 2"):
+        onepass.tune("er", space, 2, out=tmp_path, device="cpu")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from onepass.base.news import Line
 from onepass.evaluation.callbacks.base import Listener, Run
 
 if TYPE_CHECKING:
@@ -26,23 +27,25 @@ PAUSE = 0.1
 class Progress:
     """The number of learned batches (`step` of `steps`; `steps` is 0 if unknown), and the task and
     accuracy in percent at the latest evaluation point. Before the first point after a start,
-    `accuracy` is None."""
+    `accuracy` is None. `line` is what the run has just told, if that is why this was sent."""
 
     step: int
     steps: int
     task: int = 0
     accuracy: float | None = None
+    line: Line | None = None
 
 
 class Forwarder(Listener):
     """Sends the progress at the start and at every evaluation point; between them after a step, but
-    at most once in `PAUSE` seconds."""
+    at most once in `PAUSE` seconds. As a hearer it also sends every line (`hear`)."""
 
     key: ClassVar[str] = "progress"
 
     def __init__(self, send: Callable[[Progress], None]) -> None:
         self.send = send
         self.sent = 0.0
+        self.step = self.steps = self.task = 0
         self.accuracy: float | None = None
 
     def started(self, run: Run) -> None:
@@ -59,6 +62,10 @@ class Forwarder(Listener):
         self.task, self.accuracy = point.task, point.accuracy
         self._send()
 
-    def _send(self) -> None:
+    def hear(self, line: Line) -> None:
+        """Sends a line that the run has told."""
+        self._send(line)
+
+    def _send(self, line: Line | None = None) -> None:
         self.sent = time.monotonic()
-        self.send(Progress(self.step, self.steps, self.task, self.accuracy))
+        self.send(Progress(self.step, self.steps, self.task, self.accuracy, line))

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from onepass.base.errors import error_name
+from onepass.base.news import heard_by
 from onepass.evaluation.callbacks.progress import Forwarder
 from onepass.executors.base import RunOptions
 from onepass.executors.processes import ram
@@ -61,7 +62,8 @@ def attempt(
     """Runs a job, and returns its last message as `work` lists it, without the `RamUse`. Errors are
     sent as text, because not every exception can be pickled."""
     try:
-        return "result", options.run(job, forwarder, resources)
+        with heard_by(forwarder.hear):
+            return "result", options.run(job, forwarder, resources)
     except Exception as problem:
         kind = failure_kind(problem)
         why = _bug_message(problem) if kind == "bug" else str(problem)

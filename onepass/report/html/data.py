@@ -17,8 +17,8 @@ from typing import Any
 from onepass.base.text import printable, shortened
 from onepass.evaluation.points import Point
 from onepass.report.html.recorded_runs import RecordedRun, finished_results, read_runs
-from onepass.report.html.rerun_command import rerun_command
 from onepass.report.rows import Spread, group_by_row
+from onepass.runs.rerun_command import rerun_command
 from onepass.runs.result import Result
 from onepass.runs.variant import Variant, shared
 from onepass.version import __version__
@@ -69,6 +69,7 @@ def _row(
     return {
         "name": _word(f"{first.method} {first.variant.beyond(common)}".rstrip()),
         "method": _word(first.method),
+        "series": _word(f"{first.method} {first.variant.without(*PROTOCOL)}".rstrip()),
         "variant": _word(str(first.variant)),
         "dataset": _word(first.dataset),
         "memory": first.memory,
@@ -77,6 +78,8 @@ def _row(
         "tasks": first.tasks,
         "accuracy": _spread(result.accuracy for result in group),
         "forgetting": _spread(result.forgetting for result in group),
+        "learning": _spread(result.learning_accuracy for result in group),
+        "newest": _spread(result.newest_accuracy for result in group),
         "anytime": _spread(result.anytime_accuracy for result in group),
         "seconds": fmean(result.seconds for result in group),
         "images": _images_trained(first),

@@ -47,7 +47,8 @@ def test_history_has_a_row_for_every_task_that_another_followed():
 
 def test_the_probe_sees_what_gsa_sees_when_both_measure_all_samples():
     """From the second task on: in the first, GSA draws X^mix but does not train on it."""
-    learner, probe = GSA(memory=50, seed=0), BalanceProbe()
+    common = GSA.presets["common"].settings
+    learner, probe = GSA(**common, memory=50, seed=0), BalanceProbe()
     stream = ClassIncremental(DATA, tasks=3, seed=0)
     for index, batch in enumerate(stream):
         task = stream.task_of(index)
@@ -172,7 +173,8 @@ def test_a_broken_run_resumes_only_with_the_probes_it_began_with(began, now, tmp
     with pytest.raises(Stopped):
         first = Job("er", "synthetic", device="cpu", probes=began)
         run_job(first, tmp_path, checkpoint=10, listeners=[stop_after(25)])
-    arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--resume", "--json")
+    common = ("run", "er", "--preset", "common")
+    arguments = (*common, "--dataset", "synthetic", "--device", "cpu", "--resume", "--json")
     named = [word for name in now for word in ("--probe", name)]
     with untouched(tmp_path):
         done = onepass(*arguments, *named, "--out", tmp_path)

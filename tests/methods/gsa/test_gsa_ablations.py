@@ -127,7 +127,7 @@ def test_x_new_is_even_once_the_memory_has_enough():
 
 @pytest.mark.parametrize(
     ("settings", "named"),
-    [({"even": True}, "even"), ({"sampling": "random", "current": 3}, "current")],
+    [({"even": True, "current": 0}, "even"), ({"sampling": "random", "current": 3}, "current")],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, named):
     with pytest.raises(InputError, match=f"gsa: {named} must be"):

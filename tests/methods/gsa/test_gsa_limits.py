@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from gsa_against_naive import first_task, gsa, naive_steps, stream
+from gsa_against_naive import COMMON, first_task, gsa, naive_steps, stream
 from tiny_learners import BOUNDARY, Magnify, flat, learned
 from torch import Tensor
 
@@ -18,7 +18,8 @@ PLAIN = {"net": "mlp", "augment": "none", "device": "cpu", "seed": 2}
 
 def test_the_first_task_is_plain_cross_entropy_bit_for_bit():
     gsa_learner = learned(
-        onepass.GSA(forwards="separate", new_classes="task", memory=50, **PLAIN), first_task()
+        onepass.GSA(**{**COMMON, **PLAIN, "forwards": "separate", "new_classes": "task"}),
+        first_task(),
     )
     other = learned(onepass.Finetune(**PLAIN), first_task())
     assert gsa_learner.params_sha256() == other.params_sha256()
@@ -26,7 +27,7 @@ def test_the_first_task_is_plain_cross_entropy_bit_for_bit():
 
 def test_the_first_task_is_plain_cross_entropy_with_a_joint_forward_too():
     sgd = {**PLAIN, "optimizer": "sgd", "lr": 0.1}
-    gsa_learner = learned(onepass.GSA(new_classes="task", memory=50, **sgd), first_task())
+    gsa_learner = learned(onepass.GSA(**{**COMMON, **sgd, "new_classes": "task"}), first_task())
     other = learned(onepass.Finetune(**sgd), first_task())
     for name, value in gsa_learner.model.named_parameters():
         torch.testing.assert_close(value, other.model.get_parameter(name), rtol=0, atol=1e-6)
@@ -138,8 +139,8 @@ def test_joint_and_separate_forwards_agree_without_batch_normalisation():
         torch.testing.assert_close(joint.step.loss, other.step.loss, rtol=1e-4, atol=1e-5)
 
 
-def test_the_defaults_are_the_papers():
-    learner = onepass.GSA()
+def test_common_is_the_papers():
+    learner = onepass.GSA(**COMMON)
     assert (learner.head, learner.mirror, learner.mix) == ("trained", False, 64)
     assert (learner.fill, learner.current, learner.forwards) == (None, 0, "joint")
     assert (learner.statistics, learner.update, learner.weights) == ("all", "before", "adaptive")
@@ -167,11 +168,13 @@ def parameters(learner, tasks, steps=None):
 def test_gsa_in_the_first_task_is_finetuning(forwards):
     first_task = 6
     alone = parameters(Finetune(seed=1), 3, first_task)
-    gsa = parameters(GSA(memory=50, forwards=forwards, seed=1), 3, first_task)
+    chosen = {**COMMON, "memory": 50, "forwards": forwards}
+    gsa = parameters(GSA(**chosen, seed=1), 3, first_task)
     torch.testing.assert_close(alone, gsa, atol=1e-6, rtol=0)
 
 
 def test_gsa_on_one_task_of_all_classes_is_joint_training():
     joint = parameters(Joint(seed=1), 1)
-    gsa = parameters(GSA(memory=50, forwards="separate", new_classes="task", seed=1), 1)
+    chosen = {**COMMON, "memory": 50, "forwards": "separate", "new_classes": "task"}
+    gsa = parameters(GSA(**chosen, seed=1), 1)
     torch.testing.assert_close(joint, gsa, atol=1e-5, rtol=0)

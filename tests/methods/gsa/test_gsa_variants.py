@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from gsa_against_naive import gsa, stream
+from gsa_against_naive import COMMON, gsa, stream
 from tiny_learners import corners, flat, learned
 from torch import nn
 
@@ -26,11 +26,13 @@ OTHERS = [
 ]
 
 
-def test_by_default_the_objective_is_the_papers():
+def test_in_common_the_objective_is_the_papers():
     named = set(inspect.get_annotations(GSA)) & set(setting_names(GSA))
-    assert named == PAPERS_OWN | set(gsa_variants.PAPER)
-    assert not gsa_variants.departs_from_paper(GSA())
-    assert not gsa_variants.departs_from_paper(GSA(mix=20, fill=3, memory=5, lr=0.1))
+    assert named == {"head", "lr"} | PAPERS_OWN | set(gsa_variants.PAPER)
+    assert not gsa_variants.departs_from_paper(GSA(**COMMON))
+    own = {**COMMON, "mix": 20, "fill": 3, "memory": 5, "lr": 0.1}
+    assert not gsa_variants.departs_from_paper(GSA(**own))
+    assert gsa_variants.departs_from_paper(GSA())
 
 
 def test_with_the_papers_settings_both_objectives_learn_the_same_bits(monkeypatch):

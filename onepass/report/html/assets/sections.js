@@ -7,16 +7,18 @@ const several = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one 
 
 // Settings that are comparable: a dataset, a memory, and what else decides what is learned and tested.
 // What keeps nothing belongs to each memory.
-// The rows of one come by their accuracy, each with a colour of its own.
+// The rows of one come by their accuracy. A method with its choices, a series, has one colour in all settings.
 function settings() {
   const found = new Map();
+  const colours = new Map();
+  const colourOf = (series) => colours.get(series) ?? colours.set(series, colours.size).get(series);
   const alike = (a, b) => a.dataset === b.dataset && a.protocol === b.protocol;
   for (const row of rows.filter((one) => one.memory)) found.set(row.setting, row);
   for (const row of rows) if (![...found.values()].some((one) => alike(one, row))) found.set(row.setting, row);
   return [...found].map(([name, one]) => {
     const inside = rows.filter((row) => alike(row, one) && (row.memory === one.memory || !row.memory));
     const ordered = inOrder(inside, (row) => row.accuracy[0], true);
-    return { name, rows: ordered.map((row, colour) => ({ ...row, colour })) };
+    return { name, rows: ordered.map((row) => ({ ...row, colour: colourOf(row.series) })) };
   });
 }
 
@@ -97,6 +99,8 @@ function resultTable(show) {
         cell.style.backgroundSize = `${Math.min(100, Math.max(0, row.accuracy[0]))}% 100%`;
       } },
       measured("forgetting", "forgetting"),
+      measured("learning", "learning"),
+      measured("newest", "newest"),
       measured("any-time", "anytime"),
       { label: "n", number: true, value: (row) => row.seeds.length, cell: (row) => [String(row.seeds.length)] },
       { label: "images", number: true, value: (row) => row.images, cell: (row) => [short(row.images)] },
@@ -107,7 +111,7 @@ function resultTable(show) {
     sorted: { column: "accuracy", descending: true },
   });
   section("results", "Results",
-    "Press a header to sort, and a method to see it in detail. Forgetting is how far tasks fell below their best accuracy. Any-time is the accuracy on the classes seen so far, averaged over the stream. Images counts trained images, with replayed ones. Time is training time. Kept is the size of the memory and of copies of the network.",
+    "Press a header to sort, and a method to see it in detail. Forgetting is how far tasks fell below their best accuracy; learning is their accuracy just after they were learned, and newest is the last task's at the end, since a method that learns little has little to forget. Any-time is the accuracy on the classes seen so far, averaged over the stream. Images counts trained images, with replayed ones. Time is training time. Kept is the size of the memory and of copies of the network.",
     filters(table, rows, (row) => `${row.method} ${row.variant} ${row.dataset} ${row.memory}`,
       [{ label: "Dataset", value: (row) => row.dataset }, { label: "Memory", value: (row) => row.memory }, { label: "Method", value: (row) => row.method }]),
     table.element);
