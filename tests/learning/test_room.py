@@ -180,6 +180,23 @@ def test_a_network_that_needs_values_is_left_alone(free: Callable[[float], None]
     assert learner.steps == 1
 
 
+@pytest.mark.parametrize(("side", "most"), [(4, 512), (64, 512), (128, 128), (512, 8)])
+def test_scores_take_fewer_images_at_a_time_if_they_are_large(side: int, most: int) -> None:
+    sizes = []
+
+    class Counting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            sizes.append(len(x))
+            return x[:, :, :2, :2].flatten(1)
+
+    learner = onepass.Finetune(net=Counting(), device="cpu", augment="none")
+    few = torch.zeros(1, 3, side, side, dtype=torch.uint8)
+    learner.learn(few, [0])
+    sizes.clear()
+    learner.predict(few.expand(most + 1, -1, -1, -1))
+    assert sizes == [most, 1]
+
+
 LIMITED = """
     import resource, onepass, torch
     x, y = torch.zeros(20, 3, 128, 128, dtype=torch.uint8), [0, 1] * 10
