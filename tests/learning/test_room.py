@@ -56,7 +56,7 @@ def learner_of(method: str, **settings: object) -> Learner:
         ("er", {"mirror": True, "average": 0.9, "distil": 1.0}, "of 136 inputs"),
         ("er", {"repeats": 2}, "of 68 inputs"),
         ("derpp", {}, "of 64 inputs"),  # each batch has a pass of its own
-        ("gsa", {}, "batch=4, mix=64"),
+        ("gsa", {}, "current=22, mix=64"),
         ("mir", {"candidates": 99}, "of 99 inputs .*candidates=99"),  # a pass without gradients
         ("agem", {}, "of 64 inputs"),
         ("scr", {}, "of 68 inputs"),  # in its second step
