@@ -290,7 +290,8 @@ class Job:
         """The choices that differ from `common` and from the other defaults, without the method, as
         results show them. A setting that equals the preset's value is left out.
 
-        >>> str(Job("gsa", preset="tuned", settings={"lr": "1e-3", "mix": "64"}, tasks=2).variant)
+        >>> chosen = {"lr": "1e-3", "mix": "64"}
+        >>> str(Job("gsa", "cifar100", preset="tuned", settings=chosen, tasks=2).variant)
         'tuned lr=1e-3 tasks=2'
         """
         variant = Variant() if self.preset == COMMON else Variant({PRESET: self.preset})
