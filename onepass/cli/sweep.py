@@ -179,7 +179,7 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
     rows = [
         {
             "run": swept.name,
-            "variant": str(Variant({PRESET: swept.job.preset}) | swept.job.variant),
+            "variant": str(swept.job.variant),
             "priority": swept.priority,
             "state": swept.state,
         }
@@ -191,7 +191,11 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
             typer.echo(json.dumps({**row, "expected_seconds": seconds}))
         return
     times = ["" if seconds is None else format_duration(seconds) for seconds in expected]
-    timed = [{**row, "expected": time} for row, time in zip(rows, times, strict=True)]
+    named = [str(Variant({PRESET: swept.job.preset, **swept.job.variant})) for swept in runs]
+    timed = [
+        {**row, "variant": variant, "expected": time}
+        for row, variant, time in zip(rows, named, times, strict=True)
+    ]
     terminal_table.print_rows(timed, columns)
     counts = Counter(swept.state for swept in runs)
     print_text(", ".join(f"{count} {state}" for state, count in counts.items()))
