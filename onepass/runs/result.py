@@ -48,8 +48,8 @@ class Result:
     Cost
         `trained_per_sample` and `scored_per_sample`, images that pass through networks in a step,
         with and without a gradient, for each sample of the stream; `images_beside_steps`, images
-        outside of steps, by purpose; `memory_bytes` of full memories and of covariances; `copy_bytes`
-        of copies of the network.
+        outside of steps, by purpose; `memory_bytes` of full memories and of covariances;
+        `copy_bytes` of copies of the network.
     Machine and checksums
         `device`, and the name of the `gpu`; `threads`; the `processor` with its instruction set;
         the version of `torch`; `commit`, of the source tree when the run
