@@ -16,7 +16,7 @@ from onepass.base.text import format_duration, printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, print_text
-from onepass.cli.progress import SweepBars
+from onepass.cli.progress import SweepBars, print_line
 from onepass.cli.run import parse_checkpoint, parse_jobs_at_once
 from onepass.runs.spec import Job
 from onepass.runs.variant import PRESET, Variant
@@ -143,7 +143,7 @@ class SweepDisplay(SweepListener):
         self.runs = list(runs)
         presets = Counter(swept.job.preset for swept in runs)
         counts = ", ".join(f"{preset} ({count} runs)" for preset, count in presets.items())
-        messages.print(f"preset {counts}")
+        print_line(f"preset {counts}")
         done = sum(swept.state == "skipped" for swept in runs)
         self.bars.start([swept.name for swept in runs], done)
 
