@@ -45,7 +45,8 @@ class Setting(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """Settings of a method that belong together, and their source.
+    """Settings of a method that belong together, on top of those of its preset `common`, and their
+    source.
 
     `unmirrored` are the settings to change for data whose mirror images are of another class
     (digits). A preset that sets `mirror` to true and has none is refused for them.

@@ -79,8 +79,9 @@ def bench_command(
         bool, typer.Option("--json", help="Print one JSON object per row, nothing else.")
     ] = False,
 ) -> None:
-    """Time the steps of methods, on random data, in the setting common to all methods.
+    """Time the steps of methods, on random data.
 
+    Methods have their preset common, with the settings of --set on top.
     The column "of bare" is the rate divided by that of a bare training step, which has the same
     forward passes, one backward pass and one optimiser step, and nothing else.
     """

@@ -23,7 +23,7 @@ from onepass.base.text import printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, expect_one_of, messages, parse_count, print_text
-from onepass.cli.progress import JobBars
+from onepass.cli.progress import JobBars, print_line
 from onepass.learning import registry
 from onepass.learning.registry import COMMON
 from onepass.report import layout, rows
@@ -232,14 +232,14 @@ def run_command(
     _check_jobs(jobs)
     if anyway and not resume:
         raise InputError("--anyway works with --resume only: give both")
-    messages.print(_preset_line(used, chosen=preset is not None))
     options = executors.RunOptions(out, resume, parse_checkpoint(checkpoint), anyway)
     executor = executors.choose_executor(jobs, parse_jobs_at_once(jobs_at_once))
+    began = _preset_line(used, chosen=preset is not None)
     if as_json:
-        _run_jobs(jobs, options, executor, fail_fast, as_json)
+        _run_jobs(jobs, options, executor, fail_fast, as_json, began)
     else:
         with _import_plotting_meanwhile():
-            results = _run_jobs(jobs, options, executor, fail_fast, as_json)
+            results = _run_jobs(jobs, options, executor, fail_fast, as_json, began)
         _print_results(results, out, terminal_table.column_names(columns))
 
 
@@ -304,17 +304,24 @@ def _check_jobs(jobs: list[Job]) -> None:
 
 
 def _run_jobs(
-    jobs: list[Job], options: RunOptions, executor: Executor, fail_fast: bool, as_json: bool
+    jobs: list[Job],
+    options: RunOptions,
+    executor: Executor,
+    fail_fast: bool,
+    as_json: bool,
+    began: str,
 ) -> list[Result]:
     """Runs the jobs below progress bars; returns the results in the order of the jobs.
 
-    With `as_json` each result is printed as soon as its run has finished.
+    The line `began` is printed once all jobs are found valid. With `as_json` each result is printed
+    as soon as its run has finished.
     """
     results: dict[int, Result] = {}
     bars = JobBars(jobs)
     ended = executors.execute_all(
         jobs, options, executor, bars.watch, failed=bars.fail, fail_fast=fail_fast
     )
+    print_line(began)
     with bars:
         for index, result in ended:
             results[index] = result

@@ -16,7 +16,7 @@ from onepass.base.text import format_duration, printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, print_text
-from onepass.cli.progress import SweepBars
+from onepass.cli.progress import SweepBars, print_line
 from onepass.cli.run import parse_checkpoint, parse_jobs_at_once
 from onepass.runs.spec import Job
 from onepass.runs.variant import PRESET, Variant
@@ -143,7 +143,7 @@ class SweepDisplay(SweepListener):
         self.runs = list(runs)
         presets = Counter(swept.job.preset for swept in runs)
         counts = ", ".join(f"{preset} ({count} runs)" for preset, count in presets.items())
-        messages.print(f"preset {counts}")
+        print_line(f"preset {counts}")
         done = sum(swept.state == "skipped" for swept in runs)
         self.bars.start([swept.name for swept in runs], done)
 
@@ -179,7 +179,7 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
     rows = [
         {
             "run": swept.name,
-            "variant": str(Variant({PRESET: swept.job.preset}) | swept.job.variant),
+            "variant": str(swept.job.variant),
             "priority": swept.priority,
             "state": swept.state,
         }
@@ -191,7 +191,11 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
             typer.echo(json.dumps({**row, "expected_seconds": seconds}))
         return
     times = ["" if seconds is None else format_duration(seconds) for seconds in expected]
-    timed = [{**row, "expected": time} for row, time in zip(rows, times, strict=True)]
+    named = [str(Variant({PRESET: swept.job.preset, **swept.job.variant})) for swept in runs]
+    timed = [
+        {**row, "variant": variant, "expected": time}
+        for row, variant, time in zip(rows, named, times, strict=True)
+    ]
     terminal_table.print_rows(timed, columns)
     counts = Counter(swept.state for swept in runs)
     print_text(", ".join(f"{count} {state}" for state, count in counts.items()))

@@ -2,8 +2,9 @@
 
 Early results recorded no settings, and later ones lack those settings that are newer than they are.
 `early_settings.json` holds the defaults of every method, and the presets, as these results were
-made with them. The file never changes: a default that changes today does not change what an old
-result was.
+made with them. A default that changes today does not change what an old result was, so the file
+keeps the old one. It gains a setting only if that setting is new and its default is not what the
+method did before (`ssil`: `replayed`, `rivals`).
 """
 
 from __future__ import annotations

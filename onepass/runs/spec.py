@@ -20,7 +20,7 @@ from onepass.base.settings import (
     parse_settings,
     setting_names,
 )
-from onepass.base.text import printable
+from onepass.base.text import printable, quoted
 from onepass.data.known import is_path
 from onepass.learning import registry
 from onepass.learning.registry import COMMON, TUNED
@@ -218,9 +218,14 @@ class Job:
 
     @property
     def dataset_identity(self) -> str:
-        """The name of the dataset, or the absolute path of the user's own data, as printable
-        text."""
-        return printable(str(Path(self.dataset).resolve())) if self.has_own_data else self.dataset
+        """The name of the dataset, or the absolute path of the user's own data, as printable text;
+        an InputError for a path that cannot be."""
+        if not self.has_own_data:
+            return self.dataset
+        try:
+            return printable(str(Path(self.dataset).resolve()))
+        except ValueError as problem:  # a NUL, or a letter that names of files cannot have here
+            raise InputError(f"{quoted(self.dataset)} cannot be a path here: {problem}") from None
 
     @property
     def _loaded_fingerprint(self) -> Fingerprint:
@@ -291,7 +296,8 @@ class Job:
         """The choices that differ from `common` and from the other defaults, without the method, as
         results show them. A setting that equals the preset's value is left out.
 
-        >>> str(Job("gsa", preset="tuned", settings={"lr": "1e-3", "mix": "64"}, tasks=2).variant)
+        >>> chosen = {"lr": "1e-3", "mix": "64"}
+        >>> str(Job("gsa", "cifar100", preset="tuned", settings=chosen, tasks=2).variant)
         'tuned lr=1e-3 tasks=2'
         """
         variant = Variant() if self.preset == COMMON else Variant({PRESET: self.preset})

@@ -91,8 +91,10 @@ def tune(
         How many runs at a time; `auto`: as many as speed the search up.
     out:
         The folder of the search; by default `tune-METHOD`.
-    dataset, memory, stream, batch, preset, every, threads:
+    dataset, memory, stream, batch, every, threads:
         As for `onepass run`.
+    preset:
+        The preset from which trials start; by default `common`.
     settings:
         Arguments of the learner's constructor, which all trials share.
     device, data_root:

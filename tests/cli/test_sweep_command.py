@@ -224,7 +224,8 @@ def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_pat
     assert resumed[1] == pytest.approx(took)
     assert all(seconds is not None for _, seconds in states.values())
     assert all(name in shown.out for name in states)
-    assert [entry["variant"] for entry in done.records] == ["common"] * 4
+    assert [entry["variant"] for entry in done.records] == ["batch=30"] * 4
+    assert shown.out.count("common batch=30") == 4
     assert "1 finished, 1 to run, 1 to resume, 1 damaged" in shown.out
     nothing = sweep(file, "--out", tmp_path / "new", "--dry-run")
     assert "expected: 4 of unknown duration" in nothing.out

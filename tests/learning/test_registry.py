@@ -8,6 +8,7 @@ import pytest
 from isolated_registries import isolate_registries
 
 from onepass import GSA, OCMGSA
+from onepass.base.settings import Preset
 from onepass.learning.registry import METHODS, get, method
 from onepass.runs.spec import Job
 
@@ -36,6 +37,13 @@ def test_a_preset_is_whole_in_python_too(preset: str) -> None:
     job = Job("gsa", "cifar100", preset=preset).chosen_settings()
     learner = GSA(**GSA.presets[preset].settings)
     assert {name: getattr(learner, name) for name in job} == job
+
+
+def test_what_a_preset_leaves_open_is_as_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = {"common": GSA.presets["common"], "tuned": Preset({"lr": 3e-4}, "a test")}
+    monkeypatch.setattr(GSA, "presets", partial)
+    chosen = Job("gsa", "cifar100", preset="tuned").chosen_settings()
+    assert chosen == {**partial["common"].settings, "lr": 3e-4}
 
 
 def test_ocm_gsa_has_the_settings_of_the_papers_and_not_those_tuned_for_gsa() -> None:

@@ -69,6 +69,12 @@ def test_recorded_settings_stay_and_come_before_the_variants() -> None:
     assert completed("a-method-of-mine", "lr=1", {"lr": 2}) == {"lr": 2}
 
 
+def test_a_line_from_before_a_repair_has_what_the_method_did_then() -> None:
+    assert completed("lucir", "", {"lr": 1e-3})["scale"] == 1.0
+    found = completed("ssil", "", {"lr": 1e-3})
+    assert (found["replayed"], found["rivals"]) == ("old", "side")
+
+
 def test_what_follows_from_other_fields_is_not_made_up(tmp_path: Path) -> None:
     result = Result.read(run_line("gsa", 3, 50.0, memory=7), "here")
     assert not {"seed", "memory", "device", "mean", "std"} & result.settings.keys()
