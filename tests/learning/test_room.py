@@ -56,7 +56,7 @@ def learner_of(method: str, **settings: object) -> Learner:
         ("er", {"mirror": True, "average": 0.9, "distil": 1.0}, "of 136 inputs"),
         ("er", {"repeats": 2}, "of 68 inputs"),
         ("derpp", {}, "of 64 inputs"),  # each batch has a pass of its own
-        ("gsa", {}, "batch=4, mix=64"),
+        ("gsa", {}, "current=22, mix=64"),
         ("mir", {"candidates": 99}, "of 99 inputs .*candidates=99"),  # a pass without gradients
         ("agem", {}, "of 64 inputs"),
         ("scr", {}, "of 68 inputs"),  # in its second step
@@ -178,6 +178,23 @@ def test_a_network_that_needs_values_is_left_alone(free: Callable[[float], None]
     learner = onepass.ER(net=Reads(), memory=8, device="cpu")
     learner.learn(X, Y)
     assert learner.steps == 1
+
+
+@pytest.mark.parametrize(("side", "most"), [(4, 512), (64, 512), (128, 128), (512, 8)])
+def test_scores_take_fewer_images_at_a_time_if_they_are_large(side: int, most: int) -> None:
+    sizes = []
+
+    class Counting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            sizes.append(len(x))
+            return x[:, :, :2, :2].flatten(1)
+
+    learner = onepass.Finetune(net=Counting(), device="cpu", augment="none")
+    few = torch.zeros(1, 3, side, side, dtype=torch.uint8)
+    learner.learn(few, [0])
+    sizes.clear()
+    learner.predict(few.expand(most + 1, -1, -1, -1))
+    assert sizes == [most, 1]
 
 
 LIMITED = """

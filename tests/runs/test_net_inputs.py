@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -81,12 +82,11 @@ def test_a_function_gets_normalised_pixels_and_the_run_says_so(
 def test_without_normalisation_it_gets_pixels(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done = onepass(
-        "run", "finetune", *RUN, "--set", "net=recording:make", "--normalise", "none", "--json"
-    )
+    onepass("run", "finetune", *RUN, "--set", "net=recording:make", "--normalise", "none")
     assert seen(folder) == (0, 1)
     assert caplog.messages == said(folder) == [PLAIN]
-    assert done.record["normalise"] == "none"
+    (result,) = (folder / "runs").glob("*/result.json")
+    assert json.loads(result.read_text())["normalise"] == "none"
 
 
 def test_a_function_with_its_own_preprocessing_is_left_alone(
