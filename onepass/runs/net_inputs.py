@@ -3,7 +3,10 @@ normalised twice."""
 
 from __future__ import annotations
 
-from onepass.learning.learner import Learner
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onepass.learning.learner import Learner
 
 
 def describe_inputs(learner: Learner) -> str | None:
