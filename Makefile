@@ -54,8 +54,9 @@ table: .venv/.installed  ## Remake the table and the picture in docs/methods.md 
 	$(BIN)/onepass run all $(DIGITS_RUNS) --resume
 	$(BIN)/python scripts/update_methods_page.py runs/methods
 
-results: .venv/.installed  ## Remake the tables on the pages in results/ from the lines there
+results: .venv/.installed  ## Remake the tables in results/ from the lines; check the pages' numbers
 	$(BIN)/python scripts/update_results.py
+	$(BIN)/python scripts/check_numbers.py
 
 clean:  ## Remove the environment, runs and caches
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,7 +12,8 @@ moving average of its weights, and also learning from that average.
 rate and the better rule of averaging of each (by the mean of final and any-time accuracy) on the
 test set, over paired seeds. `table` prints and draws the results. Each run is one of
 benchmarks/averages.py, which scores the network and its averages at once. Runs that the file
-already holds are not repeated.
+already holds are not repeated. The table leaves out lines without a commit, and a method without
+a search.
 """
 
 from __future__ import annotations
@@ -96,13 +97,13 @@ def carry_out(runs: Iterable[Line], file: Path, jobs: int, device: str) -> None:
         list(pool.map(carry_out_one, wanted))
 
 
-def search(where: Line) -> list[Line]:
+def search(where: Line, names: Iterable[str] = METHODS) -> list[Line]:
     """Returns the runs of the search: every method and rate, without and with distillation."""
     return [
         line_of_run(name, kind, rate, where, validation=0.1)
         for kind in ("plain", "distilled")
         for rate in RATES
-        for name in METHODS
+        for name in names
     ]
 
 
@@ -149,20 +150,30 @@ def read(file: Path) -> list[Line]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def with_commit(lines: Iterable[Line]) -> list[Line]:
+    """Returns the lines that say which code made them; only these may stand in a table."""
+    return [line for line in lines if line["commit"]]
+
+
 # ---- results
 
 
 def scores(lines: Sequence[Line], found: Sequence[Line]) -> dict[tuple[str, str], list[Line]]:
     """Returns the scores of the runs of each method and kind, of the network chosen to predict.
 
-    A kind is left out until every method has a run of it.
+    A method is left out until it has a search, a kind until every method has a run of it.
     """
     first = lines[0]
     where = {key: first[key] for key in ("dataset", "memory", "device")}
     where["precision"] = first["settings"]["precision"]
+    names = [
+        name
+        for name in METHODS
+        if any(holds(line, run) for run in search(where, [name]) for line in found)
+    ]
     table: dict[tuple[str, str], list[Line]] = {}
     for kind in KINDS:
-        for name in METHODS:
+        for name in names:
             rate, scored = best(found, name, kind, where)
             run = line_of_run(name, kind, rate, where, validation=0.0)
             del run["seed"]
@@ -178,7 +189,7 @@ def scores(lines: Sequence[Line], found: Sequence[Line]) -> dict[tuple[str, str]
                 }
                 for line in own
             ]
-    whole = [kind for kind in KINDS if all(table[name, kind] for name in METHODS)]
+    whole = [kind for kind in KINDS if all(table[name, kind] for name in names)]
     return {(name, kind): runs for (name, kind), runs in table.items() if kind in whole}
 
 
@@ -213,6 +224,7 @@ def draw(table: dict[tuple[str, str], list[Line]], output: Path) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharex=True)
     markers = dict(zip(KINDS, "osD^", strict=True))
     colours = dict(zip(METHODS, plt.get_cmap("tab10").colors, strict=False))
+    colours = {name: colour for name, colour in colours.items() if (name, "plain") in table}
     for axes, value in zip(panels, VALUES, strict=True):
         for (name, kind), runs in table.items():
             place = list(METHODS).index(name) - (len(METHODS) - 1) / 2  # side by side
@@ -253,7 +265,7 @@ def main() -> None:
         runs = final(read(given.searched), where)
         carry_out(runs, given.finals, given.jobs, given.device)
     else:
-        table = scores(read(given.finals), read(given.searched))
+        table = scores(with_commit(read(given.finals)), with_commit(read(given.searched)))
         print(markdown(as_table(table)), end="")
         if given.output:
             draw(table, given.output)

@@ -15,6 +15,7 @@ from onepass import ER, ClassIncremental, evaluate, load
 from onepass.evaluation.probes import PROBES
 from onepass.functional.losses import sample_cross_entropy
 from onepass.learning.registry import METHODS
+from onepass.nets import NETWORKS
 from onepass.tools.checks import CHECKS, check_method
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -39,7 +40,7 @@ def python_of(page):
 @pytest.fixture
 def page(monkeypatch, tmp_path):
     """Imports the page as a fresh module."""
-    isolate_registries(monkeypatch, METHODS, PROBES)
+    isolate_registries(monkeypatch, METHODS, NETWORKS, PROBES)
     (tmp_path / "my_methods.py").write_text(python_of(PAGE))
     monkeypatch.delitem(sys.modules, "my_methods", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -52,6 +53,15 @@ def page(monkeypatch, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_on_the_page_keeps_the_contract_of_steps(kind, name, page):
     CHECKS[name](getattr(page, kind))
+
+
+@pytest.mark.parametrize("net", ["my_methods:make", "centred"])
+def test_the_network_on_the_page_makes_its_own_inputs(net, page):
+    learner = ER(net=net, memory=5, device="cpu", mean=(0.5,), std=(0.1,))
+    learner.prepare((3, 2, 2), torch.uint8)
+    pixels = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 3, 1, 1).expand(1, 3, 2, 2)
+    inputs = learner.views.normalise(pixels)
+    torch.testing.assert_close(inputs[0, :, 0, 0], torch.tensor([-1.0, -0.6, 1.0]))
 
 
 @pytest.mark.slow

@@ -29,6 +29,8 @@ def test_rows_are_ordered_by_year_and_references_for_all_classes_come_last(runs)
         "memory",
         "accuracy",
         "forgetting",
+        "learning",
+        "newest",
         "any-time",
         "n",
         "passes/sample",

@@ -153,7 +153,12 @@ def _network_rows() -> list[dict[str, Any]]:
     from onepass.nets import NETWORKS
 
     return [
-        {"network": info.key, "takes": info.takes, "what": _first_sentence_of(info.make)}
+        {
+            "network": info.key,
+            "takes": info.takes,
+            "inputs": "normalised" if info.preprocess is None else "its own preprocessing",
+            "what": _first_sentence_of(info.make),
+        }
         for info in NETWORKS.all().values()
     ]
 

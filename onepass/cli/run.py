@@ -98,7 +98,7 @@ def run_command(
     normalise: Annotated[
         str,
         typer.Option(
-            help="Normalise by the mean and deviation of: dataset or first-task.",
+            help="Normalise by the mean and deviation of: dataset, first-task or none.",
             autocompletion=shared.complete_words(*get_args(Normalise)),
         ),
     ] = Job.normalise,

@@ -47,6 +47,8 @@ def read_table(
             f"{path} needs test rows: give either another file (--test FILE) or a fraction of this "
             "one (--test-fraction 0.2)"
         )
+    if test is not None and not test.exists():
+        raise DataError(f"there is no {test}")
     features, train = _read_rows(path, label)
     tables = [train, train if test is None else _read_rows(test, label, features)[1]]
     tables = _with_labels_of_one_kind(tables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -15,16 +16,19 @@ from onepass.evaluation import probes
 from onepass.evaluation.callbacks.progress import Progress
 from onepass.executors.queue import InOrder, Queue
 from onepass.runs.folder import RunFolder
+from onepass.runs.net_inputs import describe_inputs
 from onepass.runs.result import Result
 from onepass.runs.spec import CheckpointEvery, Job
 
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Listener
+    from onepass.learning.learner import Learner
     from onepass.runs.resources import RunResources
 
 Watch = Callable[[int, Progress], None]
 OnFailure = Callable[[int, Exception], None]
 Outcome = tuple[int, Result | Exception]
+log = logging.getLogger("onepass")
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,9 @@ class RunOptions:
 class Executor(Protocol):
     """Runs jobs that a queue gives out."""
 
-    def check(self, job: Job) -> None:
-        """Raises an error if a job cannot run. The executor may keep the dataset and the learner
-        that it makes for this check, and use them for the run."""
+    def check(self, job: Job) -> Learner:
+        """Raises an error if a job cannot run. Returns the learner, prepared, that it makes for
+        this check. The executor may keep it and the dataset, and use them for the run."""
 
     def outcomes(
         self,
@@ -95,18 +99,22 @@ def execute_all(
     """Runs jobs in their folders, and yields the number and result of each as it ends. `queue`
     decides their order; by default they keep the order of the list.
 
-    The call itself checks all jobs, and raises errors that can be found without a run. Later, a job
+    The call itself checks all jobs, and raises errors that can be found without a run. It logs how
+    the inputs of a user's network are made (`describe_inputs`). Later, a job
     that fails does not stop the others. `failed` is called with its number and error at once. When
     all jobs have ended, the first error is raised, with the others as notes. With `fail_fast`, the
     first error stops all.
     """
+    remarks: dict[str | None, None] = {}  # an ordered set
     for job in jobs:
         probes.expect_probes(job.probes)
         if not options.resume:
             RunFolder.of(job, options.out).refuse_existing()
         # Jobs that differ only in their seeds need one check: that of the first seed.
         if job.seed == jobs[0].seed and not options.is_finished(job):
-            executor.check(job)
+            remarks[describe_inputs(executor.check(job))] = None
+    for remark in filter(None, remarks):
+        log.warning("%s", remark)
     outcomes = executor.outcomes(jobs, queue or InOrder(jobs), options, watch)
     return _results(outcomes, failed, fail_fast)
 

@@ -12,6 +12,7 @@ from onepass.evaluation.callbacks.progress import Forwarder, Progress
 from onepass.executors.base import Outcome, RunOptions, Watch
 from onepass.executors.queue import Queue
 from onepass.executors.retry import Retries, failure_kind, name_and_message
+from onepass.learning.learner import Learner
 from onepass.runs.resources import RunResources
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
@@ -29,8 +30,8 @@ class Serial:
     def __init__(self) -> None:
         self.resources = RunResources()
 
-    def check(self, job: Job) -> None:
-        self.resources.prepare(job)
+    def check(self, job: Job) -> Learner:
+        return self.resources.prepare(job)
 
     def outcomes(
         self,

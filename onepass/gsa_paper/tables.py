@@ -236,15 +236,16 @@ def _notes(cells: Cells, printed: Sequence[PublishedValue]) -> list[tuple[str, s
         cells.shown(_key_of(value), value.dataset, value.memory) != MISSING for value in printed
     ]
     runs = ", ".join(dict.fromkeys(value.runs for value in printed))
-    learned = (
-        " Learning is the mean accuracy on the tasks just after each was learned, newest the final "
-        "accuracy on the last task: a method that learns little has little to forget."
-    )
     how = (
         "Ours: mean ± standard deviation (number of seeds), with the settings that all methods "
-        f"share, or with a preset. Published: {runs} runs, from the GSA paper; OCM's from its own "
-        f"paper.{learned if cells.metric == 'forgetting' else ''}"
+        f"share, or with a preset. Published: {runs} runs, from the GSA paper, whose text does not "
+        "say what its ± is; OCM's from its own paper."
     )
+    if cells.metric == "forgetting":
+        how += (
+            " Learning is the mean accuracy on the tasks just after each was learned, newest the "
+            "final accuracy on the last task: a method that learns little has little to forget."
+        )
     return [
         ("", how),
         ("", f"We ran {sum(done)} of the paper's {len(done)} cells; {MISSING} marks the others."),

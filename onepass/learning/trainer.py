@@ -47,7 +47,6 @@ from onepass.nets import (
     pass_bytes,
     preprocessing,
     retie,
-    tied_copy,
     tied_eval_copy,
 )
 from onepass.nets.fast import parallel
@@ -316,14 +315,13 @@ class Trainer:
         steps up to the first one that trains the network. Each pass is compared with the RAM that
         those before it have left. Later steps need as much."""
         trained = False
-        like = tied_copy(self.model)  # inside a pass in bf16 the network has other weights
 
         def expect_room(body: nn.Module, arguments: tuple[Tensor, ...]) -> None:
             nonlocal trained
             x, trains = arguments[0], torch.is_grad_enabled()
             # a second repeat is not checked: the first has not given back all RAM that it reuses
             if self.first_repeat and devices.is_on_host(x) and not in_vmap(x):
-                self.expect_room(x, like if trains else self._tied_model)
+                self.expect_room(x, self.model if trains else self._tied_model)
                 trained = trained or trains
 
         with ExitStack() as hooks:
@@ -333,18 +331,15 @@ class Trainer:
         self.fits = trained
 
     def expect_room(self, x: Tensor, network: Classifier) -> None:
-        """Raises a MemoryError if there is too little RAM for a forward pass of inputs x or, if
-        gradients are enabled, for the gradients and moments of the weights."""
+        """Raises a MemoryError if there is too little RAM for a forward pass of inputs x. With
+        gradients enabled, the pass keeps what the backward pass needs."""
         free = ram.free_ram_bytes()
-        if free is None or not devices.is_on_host(x):
+        if free is None or MOST_HELD * x.numel() <= free or not devices.is_on_host(x):
             return
-        need = self.optimizer.bytes_to_come if torch.is_grad_enabled() else 0
-        if max(need, MOST_HELD * x.numel()) > free:  # else the pass need not be examined
-            # not the sum: moments are made when what the pass has kept is free again
-            need = max(need, pass_bytes(network, x) or 0)
-            gc.collect()  # an earlier learner may not have been freed yet
+        gc.collect()  # an earlier learner may not have been freed yet
         shape = "x".join(map(str, x.shape[1:]))
-        ram.expect_ram(need, f"a forward pass of {len(x)} inputs of {shape}")
+        need = pass_bytes(network, x)
+        ram.expect_ram(need or 0, f"a forward pass of {len(x)} inputs of {shape}")
 
     def run_once(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """Makes one step and stores the batch that it kept. Returns its report, with the
@@ -426,6 +421,8 @@ class Trainer:
         self._update()
 
     def _update(self) -> None:
+        if not self.fits:
+            ram.expect_ram(self.optimizer.moments_to_come, "the optimiser")
         if not parallel.is_capturing(self.seen):
             self._mark_unfinished()
         try:

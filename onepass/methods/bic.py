@@ -33,7 +33,8 @@ Decisions: how the GSA authors made the method online is not known, so these are
   another way. Here a and b are the minimum, found by Newton's method. `decay` pulls a to 1 and b to
   0 (0.1 for b in the authors' code, which has no term for a). Accuracy on digits, M=100, five
   seeds: 91.0 ± 1.2 with 0.1, 90.3 ± 1.2 with 0.01, 92.1 ± 1.1 with 1. With nothing held out and no
-  correction it is 92.8 ± 1.4: there, ten held-out samples cost more than they bring.
+  correction it is 92.8 ± 1.4: there, ten held-out samples cost more than they bring. (These are of
+  the test set, and nothing was chosen by them.)
 
 Departures from the authors' code and the paper: those above; one pass over the stream; a reservoir
 instead of herded samples.

@@ -28,13 +28,7 @@ from onepass.nets.per_sample_gradients import Gradients, gradients_per_batch
 from onepass.nets.projection_head import project, projection_head
 from onepass.nets.registry import NETWORKS, Network, network
 from onepass.nets.resnet import ResNet18
-from onepass.nets.tied_copies import (
-    recalibrated_copy,
-    retie,
-    tied_batch_norm_copy,
-    tied_copy,
-    tied_eval_copy,
-)
+from onepass.nets.tied_copies import recalibrated_copy, retie, tied_batch_norm_copy, tied_eval_copy
 from onepass.nets.virtual_step import (
     add_gradients,
     logits_with,
@@ -78,7 +72,6 @@ __all__ = [
     "recalibrated_copy",
     "retie",
     "tied_batch_norm_copy",
-    "tied_copy",
     "tied_eval_copy",
     "zero_frozen_rows",
 ]

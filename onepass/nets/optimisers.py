@@ -41,12 +41,13 @@ class Optimiser(ABC):
         """Updates every parameter that has a gradient."""
 
     @property
-    def bytes_to_come(self) -> int:
-        """The bytes of the gradients, and of the moments that the first step will make."""
+    def moments_to_come(self) -> int:
+        """The bytes of the moments that do not exist yet: the next step makes them."""
         return sum(
-            parameter.nbytes * (1 if self.state.get(parameter) else 1 + self.moments_of(group))
+            self.moments_of(group) * parameter.nbytes
             for group in self.param_groups
-            for parameter in group["params"]
+            for parameter in _moving(group)
+            if not self.state.get(parameter)
         )
 
     @abstractmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from typing import Any
 
 import torch
@@ -45,9 +47,14 @@ def pass_bytes(net: Classifier, x: Tensor) -> int | None:
     The first call imports torch's symbolic shapes, which takes about a second."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    held = _HeldBytes()
+    held, fake = _HeldBytes(), FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]):
+        # its own buffers and attributes, which a pass may change
+        net = copy.deepcopy(net, {id(weight): weight for weight in net.parameters()})
+        with warnings.catch_warnings(), fake, torch.random.fork_rng(devices=[]):
+            warnings.simplefilter(
+                "ignore"
+            )  # weights that functional_call has replaced have a .grad
             like = torch.empty(x.shape, dtype=x.dtype)
             with held:
                 net.features(like)

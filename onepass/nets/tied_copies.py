@@ -17,19 +17,14 @@ Net = TypeVar("Net", bound=nn.Module)
 VALUES = (int, float, bool, str)  # types of plain attributes that `retie` copies
 
 
-def tied_copy(net: Net) -> Net:
-    """Returns a copy in the same mode that shares all tensors with the network."""
-    shared = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
-    return copy.deepcopy(net, shared)
-
-
 def tied_eval_copy(net: Net) -> Net:
-    """Returns a tied copy in evaluation mode.
+    """Returns a copy in evaluation mode that shares all tensors with the network.
 
     Predicting with it does not switch the mode of the network that trains. With several threads a
     switch is unsafe: one may restore the mode while another still needs it.
     """
-    return tied_copy(net).eval()
+    shared = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
+    return copy.deepcopy(net, shared).eval()
 
 
 def tied_batch_norm_copy(net: Net, like: nn.Module) -> Net:

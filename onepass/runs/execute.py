@@ -33,6 +33,7 @@ from onepass.runs.environment import (
 )
 from onepass.runs.folder import CANNOT_RESUME, RunFolder, RunProgress
 from onepass.runs.log import StepLines, log_run
+from onepass.runs.net_inputs import describe_inputs
 from onepass.runs.outcome import gpu_name, make_result, plain_settings
 from onepass.runs.recorder import Recorder
 from onepass.runs.resources import RunResources
@@ -133,6 +134,8 @@ def _train(
     recorder = Recorder(folder, listeners, before, checkpoint)
     _expect_all_points(folder, recorder.points, learner, stream, every, before.tick.step)
     with log_run(folder, before.tick.step):
+        if remark := describe_inputs(learner):
+            folder.add_to_log(remark)
         audience = recorder.audience
         audience.load_state_dict(before.states)
         audience.started(Run(learner, stream, before.tick, job, folder.path))

@@ -45,10 +45,11 @@ class RunResources:
             self._datasets[key] = job.load_dataset()
         return self._datasets[key]
 
-    def prepare(self, job: Job) -> None:
-        """Makes and keeps a job's stream and learner. Errors that can be found without a run are
-        raised here."""
-        self._ready[self.with_fingerprint(job).identity] = self._make(job)
+    def prepare(self, job: Job) -> Learner:
+        """Makes and keeps a job's stream and learner; returns the learner. Errors that can be found
+        without a run are raised here."""
+        made = self._ready[self.with_fingerprint(job).identity] = self._make(job)
+        return made[1]
 
     def take(self, job: Job) -> tuple[Stream, Learner]:
         """Returns the stream and the prepared learner of a job, and keeps them no longer. If there

@@ -32,7 +32,7 @@ class Result:
         `batch`; `boundaries`, whether the learner is given them; `variant`, the other choices that
         differ from the defaults (files hold its text); `memory`, the most samples that are stored
         (0 for a method without a memory); `seed`; `tasks`; `normalise`, whether by the mean and
-        standard deviation of the dataset or of the first task.
+        standard deviation of the dataset, of the first task, or not at all (none).
     Accuracy, in percent
         `accuracy` over all test samples at the end; `forgetting` in the 1 / (T - 1) form and
         `forgetting_all_tasks` in the 1 / T form; `learning_accuracy`, the mean over tasks of the

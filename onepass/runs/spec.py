@@ -20,7 +20,7 @@ from onepass.base.settings import (
     parse_settings,
     setting_names,
 )
-from onepass.base.text import printable
+from onepass.base.text import printable, quoted
 from onepass.data.known import is_path
 from onepass.learning import registry
 from onepass.learning.registry import COMMON, TUNED
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from onepass.streams import Stream
 
 PRESETS = (COMMON, "paper", "official", TUNED, "best", "fast")
-Normalise = Literal["dataset", "first-task"]
+Normalise = Literal["dataset", "first-task", "none"]
 CheckpointEvery = int | Literal["auto"] | None  # steps; auto: ten seconds; None: no checkpoint
 OWN = "own"  # the dataset's name in the identity of a run on the user's own files
 # Fields that a variant leaves out: tables show them in columns of their own, or they do not change
@@ -72,8 +72,9 @@ class Job:
 
     `mirror_is_same_class` is for the user's own images only. `label` and `test` are for tables: the
     column of labels, and the file to test on. `normalise` chooses the mean and standard deviation
-    that samples are normalised by: those of the dataset, or of the samples in the stream's first
-    task. `fingerprint` is None until the data have been loaded (`RunResources.with_fingerprint`).
+    that samples are normalised by: those of the dataset, of the samples in the stream's first task,
+    or none. `fingerprint` is None until the data have been loaded
+    (`RunResources.with_fingerprint`).
     """
 
     method: str
@@ -217,9 +218,14 @@ class Job:
 
     @property
     def dataset_identity(self) -> str:
-        """The name of the dataset, or the absolute path of the user's own data, as printable
-        text."""
-        return printable(str(Path(self.dataset).resolve())) if self.has_own_data else self.dataset
+        """The name of the dataset, or the absolute path of the user's own data, as printable text;
+        an InputError for a path that cannot be."""
+        if not self.has_own_data:
+            return self.dataset
+        try:
+            return printable(str(Path(self.dataset).resolve()))
+        except ValueError as problem:  # a NUL, or a letter that names of files cannot have here
+            raise InputError(f"{quoted(self.dataset)} cannot be a path here: {problem}") from None
 
     @property
     def _loaded_fingerprint(self) -> Fingerprint:
@@ -387,13 +393,19 @@ class Job:
                 )
         info = registry.get(self.method)
         own = parse_settings(info.learner, self.run_settings)
+        for name in ("mean", "std"):
+            # None is the constructor's default, so the identity would be that of a normalised run
+            if name in own and own[name] is None:
+                raise InputError(f"{name} cannot be none here: give --normalise none")
         return info.common.settings | self.chosen_preset().settings | own
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
         """Returns the learner's arguments `mean` and `std`, as `normalise` chooses: those of the
         dataset, or those of the first task's samples, as the stream changes them. Returns none if
-        the dataset has none."""
+        the dataset has none, or if `normalise` is none."""
         expect_type("normalise", self.normalise, Normalise)
+        if self.normalise == "none":
+            return {}
         mean, std = stream.dataset.mean, stream.dataset.std
         if self.normalise == "first-task":
             mean, std = data.statistics(stream.samples_of(task=0))

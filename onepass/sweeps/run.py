@@ -195,7 +195,8 @@ def complete_runs(
     todo = account.begin(surveyed, {result.identity for result in held})
     # With a time limit few runs may ever start, so it is not spent on checks of all.
     if until == math.inf:
-        runner.validate_runs([planned[number] for number in todo], executor)
+        for text in runner.validate_runs([planned[number] for number in todo], executor):
+            listener.noted(text)
     make_folder(options.out)  # here, a folder that cannot be made is one error for all runs
     listener.started(account.runs)
     _execute(todo, account, options, executor, durations, until, fail_fast)

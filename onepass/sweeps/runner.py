@@ -13,6 +13,7 @@ from typing import NamedTuple
 from onepass.base.errors import BusyError
 from onepass.executors import Executor, RunOptions, Watch
 from onepass.runs.folder import RunFolder
+from onepass.runs.net_inputs import describe_inputs
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.runs.status import RunStatus, finished_result, status_of
@@ -68,12 +69,12 @@ def _found(run: PlannedRun, folder: RunFolder, held: Mapping[str, Result]) -> Su
     return SurveyedRun(run, state, folder)
 
 
-def validate_runs(planned: Sequence[PlannedRun], executor: Executor) -> None:
+def validate_runs(planned: Sequence[PlannedRun], executor: Executor) -> list[str]:
     """Raises the error of the first job that cannot run. Jobs that differ only in their seeds need
-    one check."""
+    one check. Returns how the inputs of the user's networks are made."""
     first = {run_kind(run.job): run.job for run in reversed(planned)}  # the first one stays last
-    for job in first.values():
-        executor.check(job)
+    remarks = [describe_inputs(executor.check(job)) for job in first.values()]
+    return list(dict.fromkeys(filter(None, remarks)))
 
 
 def execute_runs(

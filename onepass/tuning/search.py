@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from onepass.base.errors import RunError
 from onepass.base.text import shortened
 from onepass.evaluation.callbacks import Progress
 from onepass.executors import Executor
+from onepass.runs.net_inputs import describe_inputs
 from onepass.runs.rerun_command import job_command
 from onepass.runs.resources import RunResources
 from onepass.tuning.pruning import TrialRunOptions
@@ -19,6 +21,7 @@ from onepass.tuning.spec import SearchSpec
 from onepass.tuning.study import Study
 from onepass.tuning.trial_queue import TrialQueue
 
+log = logging.getLogger("onepass")
 Watch = Callable[[int, int, Progress], None]  # called with trial, seed and progress of a run
 
 
@@ -71,7 +74,8 @@ class Search:
         with self._locked():
             study = Study(self.file)
             study.expect_same_search(self.spec.description(), self.folder)
-            executor.check(self.spec.job)
+            if remark := describe_inputs(executor.check(self.spec.job)):
+                log.warning("%s", remark)
             queue = TrialQueue(self.spec, study, trials)
             yield self._state(study, None)
             if queue.has_runs():

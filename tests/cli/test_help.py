@@ -145,5 +145,6 @@ def test_a_network_is_listed_with_what_it_takes_and_its_sentence():
     assert listed["mlp"] == {
         "network": "mlp",
         "takes": "images and vectors",
+        "inputs": "normalised",
         "what": "Two layers of 400 units over all pixels or features",
     }

@@ -140,6 +140,7 @@ def test_another_encoding_is_named(encoding, said, tmp_path):
         ({}, {"label": "name"}, "no column 'name'; it has length"),
         ({}, {"test_fraction": None}, "needs test rows"),
         ({}, {"test": "other.csv"}, "give either another file"),
+        ({}, {"test": "a\0.csv", "test_fraction": None}, "there is no a\0.csv"),
         ({}, {"image_size": 8}, "image_size is for images"),
         ({}, {"test_fraction": None, "test": "other.npz"}, "test must be a .csv or .parquet"),
     ],

@@ -25,9 +25,10 @@ class Stub:
     def __init__(self, *outcomes: object, refuses: Job | None = None) -> None:
         self.given, self.refuses, self.ran, self.ended = outcomes, refuses, False, False
 
-    def check(self, job: Job) -> None:
+    def check(self, job: Job) -> onepass.Learner:
         if job == self.refuses:
             raise InputError("no")
+        return onepass.ER()
 
     def outcomes(
         self, jobs: Sequence[Job], queue: Queue, how: RunOptions, watch: object

@@ -183,14 +183,14 @@ HARMFUL: dict[str, Change] = {
     "a file as the cache": file_as_cache,
     "runs without rights to write": folder_without_rights("runs", 0o555),
     "runs without rights": folder_without_rights("runs", 0o000),
-    "images without rights": folder_without_rights("images", 0o000),
+    "images without rights": folder_without_rights("\u732b", 0o000),
     "ASCII names of files": ascii_names,
 }
 
 
 # ---- what is started, and what must come of it
 
-IMAGES = ["--dataset", "{place}/images", "--batch", "4", "--memory", "8", "--device", "cpu"]
+IMAGES = ["--dataset", "{place}/\u732b", "--batch", "4", "--memory", "8", "--device", "cpu"]
 OUT = ["--out", "{place}/runs"]
 MADE = "{place}/made"
 COMMANDS: dict[str, list[str]] = {
@@ -198,7 +198,7 @@ COMMANDS: dict[str, list[str]] = {
     "run with a picture": ["run", "er", *IMAGES, *OUT],
     "workers": ["run", "er", *IMAGES, "--json", "--seeds", "2", "--jobs=2", *OUT],
     "sweep": ["sweep", "{place}/sweep.toml", "--append", "{place}/lines.jsonl"],
-    "table": ["table", MADE, "--columns", "dataset,accuracy,forgetting", "--format", "csv"],
+    "table": ["table", MADE, "--columns", "accuracy,forgetting", "--format", "csv"],
     "predict": ["predict", "{place}/model.pt", "{place}/photos", "--json"],
     "report": ["report", MADE, "-o", "{place}/report.html"],
     "figure": ["figure", "accuracy", MADE, "-o", "{place}/accuracy.png"],
@@ -206,7 +206,7 @@ COMMANDS: dict[str, list[str]] = {
 }
 SWEEP = """
 [defaults]
-dataset = "{place}/images"
+dataset = "{place}/\u732b"
 batch = 4
 memory = 8
 methods = ["er", "finetune"]
@@ -220,8 +220,8 @@ Outcome = dict[str, Any]
 
 def furnish(place: Path) -> None:
     """Makes images, a finished run, its model, a sweep's file and empty folders."""
-    formats.write_folders(place / "images", formats.noise(3, (3, 8, 8), train=8, test=3), CLASSES)
-    shutil.copytree(place / "images/test" / CLASSES[0], place / "photos")
+    formats.write_folders(place / "\u732b", formats.noise(3, (3, 8, 8), train=8, test=3), CLASSES)
+    shutil.copytree(place / "\u732b/test" / CLASSES[0], place / "photos")
     (place / "sweep.toml").write_text(SWEEP.format(place=place))
     ordinary(place, [*COMMANDS["run"][:-2], "--out", "{place}/made"], cache="made-cache")
     (model,) = (place / "made").glob("*/checkpoint.pt")

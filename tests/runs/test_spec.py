@@ -162,3 +162,8 @@ def test_vectors_are_normalised_by_the_first_task_only_on_demand():
 def test_another_value_of_normalise_is_refused():
     with pytest.raises(InputError, match="normalise must be dataset or first-task"):
         learner(PHOTOS, method="er", normalise="test set")
+
+
+def test_a_path_that_no_file_can_have_is_refused():
+    with pytest.raises(InputError, match=r"'./a\\x00b' cannot be a path here: embedded null"):
+        Job("er", "./a\0b").dataset_identity  # noqa: B018 - the path is looked at here

@@ -23,6 +23,7 @@ from onepass.executors.processes.slot import Slot, stopping_workers
 from onepass.executors.queue import Fits, Queue
 from onepass.executors.retry import Failure, Retries
 from onepass.learning import execution
+from onepass.learning.learner import Learner
 from onepass.runs.folder import RunFolder
 from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
@@ -49,9 +50,9 @@ class Processes:
         self.gpus = gpus
         self.resources = RunResources()
 
-    def check(self, job: Job) -> None:
-        """Raises an error if a job cannot run. A learner for a GPU is made on the CPU here, because
-        initialising CUDA would take GPU memory for the life of this process."""
+    def check(self, job: Job) -> Learner:
+        """Raises an error if a job cannot run; returns its learner. One for a GPU is made on the
+        CPU here, because initialising CUDA would take GPU memory for the life of this process."""
         stream, learner = job.make(self.resources.dataset(job))
         # The copy below gets the engine `eager`, so an engine that this learner cannot have raises
         # its error here.
@@ -62,6 +63,7 @@ class Processes:
         learner = type(learner)(**{**learner.get_params(), **chosen})
         prepare_for_stream(learner, stream)
         self.ram_budget.guess(job, stream.dataset, learner)
+        return learner
 
     def outcomes(
         self,
