@@ -55,7 +55,18 @@ def told(done: Done, name: str) -> list[str]:
 
 
 def test_a_run_in_a_pipe_has_the_lines_of_its_log(tmp_path: Path, modules: dict[str, str]) -> None:
-    arguments = ("run", "er", *SYNTHETIC, "--import", "hurry", "--out", tmp_path, "--json")
+    arguments = (
+        "run",
+        "er",
+        "--preset",
+        "common",
+        *SYNTHETIC,
+        "--import",
+        "hurry",
+        "--out",
+        tmp_path,
+        "--json",
+    )
     done = process(*arguments, env=modules)
     assert done.status == 0, done.err
     assert done.record["steps"] == 60, "nothing but JSON on standard output"
@@ -72,7 +83,17 @@ def test_a_run_in_a_pipe_has_the_lines_of_its_log(tmp_path: Path, modules: dict[
 def test_a_terminal_shows_bars_and_its_log_has_the_lines(
     tmp_path: Path, modules: dict[str, str]
 ) -> None:
-    arguments = ("run", "er", *SYNTHETIC, "--import", "hurry", "--out", tmp_path)
+    arguments = (
+        "run",
+        "er",
+        "--preset",
+        "common",
+        *SYNTHETIC,
+        "--import",
+        "hurry",
+        "--out",
+        tmp_path,
+    )
     seen = without_controls(in_a_terminal(100, *arguments, **{**modules, "TERM": "xterm-256color"}))
     assert "60/60" in seen
     assert not STEP.search(seen)
@@ -89,7 +110,8 @@ def test_runs_in_worker_processes_tell_their_parent(
     (tmp_path / "a.toml").write_text(
         '[defaults]\ndataset = "synthetic"\nmethods = ["er"]\nseeds = 2'
     )
-    jobs = {"run": ("er", *SYNTHETIC, "--seeds", 2), "sweep": (tmp_path / "a.toml",)}[command]
+    alone = ("er", "--preset", "common", *SYNTHETIC, "--seeds", 2)
+    jobs = {"run": alone, "sweep": (tmp_path / "a.toml",)}[command]
     options = ("--jobs", 2, "--import", "hurry", "--out", tmp_path / "out", "--json")
     done = process(command, *jobs, *options, env=modules)
     assert done.status == 0, done.err
