@@ -152,16 +152,8 @@ def test_a_run_is_refused_in_one_line_and_leaves_no_folder(
 ) -> None:
     file = tmp_path / "mine.npz"
     np.savez(file, train_x=X, train_y=Y, test_x=X, test_y=Y)
-    asked = (
-        "run",
-        "er",
-        "--dataset",
-        file,
-        "--set",
-        "net=resnet18-slim",
-        "--out",
-        tmp_path / "new",
-    )
+    asked = ("run", "er", "--dataset", file, "--tasks", 1, "--preset", "common")
+    asked += ("--set", "net=resnet18-slim")
     free(20 * MB)
     done = command(*asked, "--tasks", 1, "--device", "cpu")
     assert (done.status, done.out) == (2, "")
