@@ -177,7 +177,7 @@ def a_case(chance: random.Random) -> None:
     made = learner(chance)
     modes = (torch.enable_grad, torch.no_grad, torch.inference_mode)
     for _ in range(12 if made else 0):
-        before = made.state_sha256()
+        before, task = made.state_sha256(), made.task
         call, changes = a_call(made, chance)
         boom = False
         try:
@@ -195,6 +195,8 @@ def a_case(chance: random.Random) -> None:
             with pytest.raises(TrainingError, match="is unfinished"):
                 made.new_task()
             return
+        if boom and made.task != task:  # a boundary before the step stays, as `learn` says
+            continue
         assert changes or made.state_sha256() == before, "what was refused left a trace"
 
 

@@ -87,6 +87,8 @@ def put(path, value):
         ("state/optimizer/0/exp_avg", torch.zeros(7), r"optimizer\.0\.exp_avg is float32 \(7,\)"),
         ("state/optimizer/0/exp_avg_sq", torch.Tensor.double, r"float64 .* where float32"),
         ("state/optimizer/4/count", torch.zeros(3), r"optimizer\.4\.count is float32 \(3,\)"),
+        ("state/optimizer/4/count", lambda old: old - 2**62, r"\.4\.count is -\d+, not between 0"),
+        ("state/optimizer/4/count", lambda old: old + 2049, r"\.4\.count is \d+, not .* and 2048"),
         ("state/optimizer/0/step", 3.0, r"optimizer\.0\.step is float"),
         ("state/model/head.bias", torch.zeros(2), r"model\.head\.bias is float32 \(2,\)"),
         ("state/model/more", torch.zeros(1), "model has 'more', which this learner does not use"),

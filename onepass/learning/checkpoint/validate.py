@@ -106,6 +106,9 @@ def _expect_moments(saved: Any, trainer: Trainer) -> None:
         expect_kind(moments, dict, f"optimizer.{position}")
         if moments:
             expect_alike(moments, wanted[position], f"optimizer.{position}")
+        if "count" in moments:  # it selects rows of a table
+            for count in (moments["count"].min(), moments["count"].max()):
+                expect_number(count, 0, optimisers.CORRECTED, f"optimizer.{position}.count")
 
 
 def _expect_generator(saved: Any, rng: torch.Generator, name: str) -> None:
