@@ -118,8 +118,8 @@ class GSA(WithMemory):
         Maximum number of samples of current classes that X^mix takes from the memory; none: no
         limit.
     current
-        Number of samples of current classes from the memory that join X^new; the released code uses
-        22.
+        Number of samples of current classes from the memory that join X^new, at most as many as
+        are drawn for X^mix (`fill`, or `mix`); the released code uses 22.
     forwards
         One joint forward pass of X^new and X^mix, or separate ones.
     statistics
@@ -215,8 +215,7 @@ class GSA(WithMemory):
         super().check_settings()
         require(self, "mix", self.mix >= 2, "at least 2")
         require(self, "fill", self.fill is None or self.fill >= 1, "at least 1, or none")
-        most = self.mix if self.fill is None else self.fill
-        require(self, "current", 0 <= self.current <= most, f"between 0 and {most} (fill, or mix)")
+        require(self, "current", self.current >= 0, "at least 0")
         require(self, "even", self.current > 0 or not self.even, "false where current is 0")
         random = self.sampling == "random"
         require(self, "current", not (random and self.current), "0 where sampling is random")
@@ -232,8 +231,13 @@ class GSA(WithMemory):
     ) -> MixedReservoir:
         return MixedReservoir(self.memory, shape, dtype, rng, size=self.mix, fill=self.fill)
 
+    @property
+    def current_drawn(self) -> int:
+        """The number of samples of current classes that join X^new."""
+        return min(self.current, self.mix if self.fill is None else self.fill)
+
     def cost(self, batch: int) -> ImageCount:
-        return ImageCount(trained=(batch + self.current + self.mix) * self.views_per_sample)
+        return ImageCount(trained=(batch + self.current_drawn + self.mix) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                          (b)

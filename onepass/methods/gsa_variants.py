@@ -73,7 +73,7 @@ def stream_and_mix(gsa: GSA, stream: Samples) -> tuple[Samples, Samples]:
         return stream, gsa.store.draw(gsa.mix, fallback=stream)
     if not gsa.current:
         return stream, gsa.store.mixed(stream)
-    mix, current = gsa.store.mixed_and_current(stream, gsa.current)
+    mix, current = gsa.store.mixed_and_current(stream, gsa.current_drawn)
     return stream.then(even_out(stream, current, gsa.new) if gsa.even else current), mix
 
 

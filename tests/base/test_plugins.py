@@ -54,7 +54,8 @@ def test_a_method_of_a_named_module_runs_and_its_checkpoint_opens_if_the_module_
 def test_a_run_of_a_changed_method_file_is_reused_only_on_demand(
     own_modules: Path, tmp_path: Path
 ) -> None:
-    asked = ("run", "mine", "--import", "mymethod", *OPTIONS, "--out", tmp_path / "runs")
+    options = (*OPTIONS, "--preset", "common")  # as a sweep
+    asked = ("run", "mine", "--import", "mymethod", *options, "--out", tmp_path / "runs")
     first = onepass(*asked)
     assert onepass(*asked, "--resume").record == first.record
     with (own_modules / "mymethod.py").open("a") as file:

@@ -80,7 +80,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("run", "er", "--preset", "tunde"), ["'tunde'", "Did you mean 'tuned'?"]),
         (("run", "joint", "--preset", "official"), ["'joint'", "'official'", "it has: common"]),
         (("run", "er", "--preset", "paper"), ["'er' has no preset 'paper'; it has: common, tuned"]),
-        (("run", "gsa", "--preset", "tuned"), ["'gsa'", "'synthetic'", "--set mirror=false"]),
+        (
+            ("run", "gdumb", "--preset", "official"),
+            ["'gdumb'", "'synthetic'", "--set mirror=false"],
+        ),
         (("run", "er", "--mirror-is-another-class"), ["mirror_is_same_class", "your own files"]),
         (("run", "er", "--normalise", "task"), ["--normalise", "'task'", "dataset, first-task"]),
         (("run", "er", "--checkpoint", 0), ["--checkpoint", "at least 1", "none"]),

@@ -15,7 +15,7 @@ import onepass
 from onepass.base.settings import construct
 from onepass.learning import registry
 from onepass.learning.image_counts import images_per_batch
-from onepass.runs.spec import COMMON, PRESETS
+from onepass.runs.spec import PRESETS
 from onepass.tools.checks import CHECKS, NEEDS_GPU, exemptions
 
 ROOT = Path(__file__).parents[3]
@@ -67,7 +67,7 @@ def test_every_method_has_tests_of_its_own(info):
 @each_method
 def test_every_preset_names_its_source_and_builds(info):
     for name, preset in info.learner.presets.items():
-        assert name in PRESETS[PRESETS.index(COMMON) + 1 :]
+        assert name in PRESETS
         assert preset.source.strip()
         assert preset.settings
         images = images_per_batch(construct(info.learner, **preset.settings), 10)
