@@ -535,7 +535,8 @@ class Learner(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Returns everything that learning changes, as tensors and plain values. Before the first
         step these are only the number of steps and the class index."""
-        with self._lock.reading():
+        # a copy takes as much RAM as network, moments and memory do
+        with self._lock.reading(), devices.naming_large_settings(self._sizes_of_step):
             self._expect_finished()
             own = {"steps": self.steps, "book": self.class_index.state_dict()}
             if not self.steps:

@@ -194,10 +194,12 @@ LIMITED = """
     x, y = torch.zeros(20, 3, 128, 128, dtype=torch.uint8), [0, 1] * 10
     learner = onepass.ER(net="mlp", replay=300, device="cpu", memory=20)
     learner.prepare((3, 128, 128), torch.uint8)
+    trained = onepass.Finetune(net="mlp", device="cpu")
+    trained.learn(x[:2], [0, 1])
     held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + 10**8, -1))
     own = lambda: list(onepass.evaluate(learner, [(x, y)], test=(x, y)))
-    for use in (lambda: learner.learn(x, y), own):
+    for use in (lambda: learner.learn(x, y), own, trained.state_dict):
         try:
             use()
         except onepass.InputError as problem:
@@ -217,8 +219,9 @@ def test_torchs_own_error_is_one_line_for_own_batches() -> None:
     )
     told = "TooLargeError this machine does not have enough RAM"
     lines = done.stdout.splitlines()
-    assert len(lines) == 2
-    assert all(line.startswith(told) and "(batch=20, replay=300)" in line for line in lines)
+    assert len(lines) == 3
+    assert all(line.startswith(told) for line in lines)
+    assert all("(batch=20, replay=300)" in line for line in lines[:2])
 
 
 # ---- the estimate
