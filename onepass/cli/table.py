@@ -96,8 +96,6 @@ def table_command(
         if per_run and (pivot or against):
             raise InputError("--per-run does not go with --pivot or --against")
         summarised = rows.summarise(_results_on(results, datasets), per_run=per_run)
-        if format_ == TEXT and (line := layout.preset_line(summarised)):
-            print_text(line)
         made = [
             layout.make_table(
                 summarised,
@@ -109,6 +107,8 @@ def table_command(
                 pivot=pivot,
             )
         ]
+    if not like and format_ == TEXT and (line := layout.preset_line(summarised)):
+        print_text(line)
     for number, result_table in enumerate(made):
         if number:
             typer.echo()

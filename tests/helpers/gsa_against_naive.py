@@ -106,7 +106,7 @@ def naive_steps(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespa
         first, mixed = (as_tuples(output) for output in step.outputs)
         copies = learner.views.per_sample
         size = len(first) // copies
-        assert size == len(y) + learner.current
+        assert size == len(y) + learner.current_drawn
         for copy in range(copies):
             of_stream = first[copy * size : copy * size + len(y)]
             assert [row for _, row, _ in of_stream] == [rows[label] for label in y.tolist()]
