@@ -156,6 +156,8 @@ def _as_setting_hint(problem: Any) -> str:
     settings = {setting for info in registry.methods() for setting in setting_names(info.learner)}
     if name not in settings:
         return ""
+    if problem.ctx is None:  # the parser found the value missing before there was a context
+        return ""
     options = {option for parameter in problem.ctx.command.params for option in parameter.opts}
     return f"{problem.message}; as a setting: --set {name}=VALUE" if "--set" in options else ""
 

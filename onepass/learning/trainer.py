@@ -444,9 +444,11 @@ class Trainer:
         capacity."""
         self.make_room(end)
         head = self.model.head
-        # the tensors by row of the head that assigning classes changes in place
+        # the tensors by row of the head that assigning classes, or a method that gives new rows
+        # their first values, changes in place
         states = [self.optimizer.state.get(parameter, {}) for parameter in head.trainable]
-        rows = [head.free, *(value for state in states for value in state.values() if value.ndim)]
+        rows = [head.free, *(parameter.detach() for parameter in head.trainable)]
+        rows += [value for state in states for value in state.values() if value.ndim]
         before = [tensor.clone() for tensor in rows]
         parts = {name: part.state_dict() for name, part in self.parts.items()}
         try:

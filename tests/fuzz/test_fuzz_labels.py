@@ -199,6 +199,7 @@ def folders(chance: random.Random, folder: Path) -> None:
     """Names of class folders are told apart, or refused where a reader takes two for one."""
     names = [label for label in map(str, texts(chance)) if usable(label)]
     others = [chance.choice([label, label, label, respelled(chance, label)]) for label in names]
+    others = list(dict.fromkeys(others))  # one may be respelled as another is
     split = chance.random() < 0.5
     number = 0
     pairs: list[tuple[int, str]] = []

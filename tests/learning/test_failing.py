@@ -197,6 +197,23 @@ def test_a_step_that_fails_before_the_update_changes_nothing(key, kind, tmp_path
         assert late >= 2, "in the optimiser, at the body and at the head"
 
 
+def test_a_step_that_fails_after_imprinting_leaves_the_new_rows_as_they_were(monkeypatch):
+    learner = onepass.LUCIR(memory=6, device="cpu")
+    learner.learn(torch.randn(4, 5), [0, 0, 1, 1])
+    learner.new_task()
+    learner.learn(torch.randn(4, 5), [0, 1, 2, 2])
+    before = learner.model.head.weight.detach().clone()
+
+    def fail(*_):
+        raise MemoryError("no room for the previous network's features")
+
+    monkeypatch.setattr(learner.previous, "features", fail)
+    with pytest.raises(onepass.OnepassError):
+        learner.learn(torch.randn(4, 5), [3, 3, 0, 1])
+    assert not learner.trainer.unfinished
+    assert torch.equal(learner.model.head.weight, before)
+
+
 @pytest.mark.parametrize("key", METHODS)
 @pytest.mark.parametrize("kind", ["classes for which the head grows", "a class after a boundary"])
 def test_a_boundary_and_growth_of_the_head_stay_and_a_retry_succeeds(key, kind):
