@@ -4,8 +4,9 @@
 
 Random images stand for its data, so that no data are needed: three tasks of two classes. Images of
 objects have a quarter of the dataset's height and width, and a slim ResNet18 learns them. The
-memory shrinks to a hundredth, and only one seed is tried. A line for each run says that it ended,
-or its error; the exit status is 1 if one failed. Accuracies would mean nothing, so none is printed.
+memory holds 20 samples. Runs that are alike once they are shrunken, as all seeds are, are tried
+once. A line for each says that it ended, or its error; the exit status is 1 if one failed.
+Accuracies would mean nothing, so none is printed.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from onepass.runs.spec import Job
 from onepass.sweeps.sweep_file import read_sweep_file
 
 SLIM = "resnet18-slim"
-TASKS, CLASSES = 3, 6
+TASKS, CLASSES, MEMORY = 3, 6, 20
 DIGITS = ("digits", "mnist")  # these keep their small network
 
 
 def stand_in(dataset: str, samples: int, folder: Path) -> Path:
-    """Writes random images for a dataset to a file that `--dataset` takes, and returns its path."""
-    file = folder / f"{dataset}.npz"
+    """Writes random images to a file that `--dataset` takes, one file for all datasets of the same
+    shape, and returns its path."""
+    channels, height, width = CATALOGUE[dataset].shape
+    cut = 1 if dataset in DIGITS else 4
+    shape = (channels, height // cut, width // cut)
+    file = folder / f"{'x'.join(map(str, shape))}.npz"
     if not file.exists():
         draws = np.random.default_rng(0)
-        channels, height, width = CATALOGUE[dataset].shape
-        cut = 1 if dataset in DIGITS else 4
-        shape = (channels, height // cut, width // cut)
         parts = {}
         for name, count in (("train", samples), ("test", 1)):
             y = np.repeat(np.arange(CLASSES), count)
@@ -49,14 +51,14 @@ def stand_in(dataset: str, samples: int, folder: Path) -> Path:
 
 def shrunken(job: Job, samples: int, folder: Path) -> Job:
     """Returns a job of the same method and settings on a stand-in for its data."""
-    facts = CATALOGUE[job.dataset]
     small = {"precision": "fp32"} | ({} if job.dataset in DIGITS else {"net": SLIM})
     return replace(
         job,
         dataset=str(stand_in(job.dataset, samples, folder)),
         tasks=TASKS,
-        mirror_is_same_class=facts.mirror_is_same_class,
-        memory=max(20, job.memory // 100),
+        mirror_is_same_class=CATALOGUE[job.dataset].mirror_is_same_class,
+        memory=MEMORY,
+        seed=0,
         every=None,
         settings=job.settings | small,
     )
@@ -68,20 +70,24 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=20, help="of each class (default: 20)")
     chosen = parser.parse_args()
     planned = read_sweep_file(chosen.file, device="cpu")
-    jobs = list({run.job.folder_name: run.job for run in planned if run.job.seed == 0}.values())
     failed = 0
-    for number, job in enumerate(jobs, start=1):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        jobs: list[Job] = []
+        for run in planned:
+            job = shrunken(run.job, chosen.samples, folder)
+            if job not in jobs:
+                jobs.append(job)
+        for number, job in enumerate(jobs, start=1):
+            runs = folder / str(number)
             try:
-                small = shrunken(job, chosen.samples, folder)
-                run_job(small, folder / "runs", checkpoint=None, resources=RunResources())
+                run_job(job, runs, checkpoint=None, resources=RunResources())
                 ending = "ended"
             except OnepassError as error:
                 ending, failed = f"error: {error}", failed + 1
-        settings = " ".join(f"{key}={value}" for key, value in job.settings.items())
-        what = f"{job.method} {job.preset} {job.dataset} {job.memory} {settings}"
-        print(f"{number}/{len(jobs)} {what}: {ending}", flush=True)
+            settings = " ".join(f"{key}={value}" for key, value in job.settings.items())
+            what = f"{job.method} {job.preset} {Path(job.dataset).stem} {settings}"
+            print(f"{number}/{len(jobs)} {what}: {ending}", flush=True)
     return 1 if failed else 0
 
 

@@ -69,7 +69,7 @@ def test_a_sweep_is_tried_without_its_data(tmp_path: Path) -> None:
         seeds = 2
         [[grid]]
         methods = "er"
-        dataset = "cifar100"
+        dataset = ["cifar100", "cifar10"] # alike once they are shrunken
         preset = "tuned"
         validation = 0.1
         precision = "bf16"
@@ -82,7 +82,7 @@ def test_a_sweep_is_tried_without_its_data(tmp_path: Path) -> None:
     command = [sys.executable, "scripts/try_sweep.py", str(file), "--samples", "5"]
     tried = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     first, second, third = tried.stdout.splitlines()
-    assert first.startswith("1/3 er tuned cifar100") and first.endswith(": ended")
-    assert second.endswith("mix=32: ended")
-    assert "mix=0: error: gsa: mix must be" in third
+    assert first.startswith("1/3 er tuned 3x8x8 ") and first.endswith(": ended")
+    assert second == "2/3 gsa common 1x28x28 mix=32 precision=fp32: ended"
+    assert "mix=0 precision=fp32: error: gsa: mix must be" in third
     assert tried.returncode == 1
