@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from onepass.base import devices
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
 from onepass.base.text import quoted
@@ -40,16 +41,23 @@ def _as_tensor(values: Any, what: str) -> Tensor:
 
 
 def _as_array(values: Any, what: str) -> Array:
-    if np.ma.is_masked(values):  # the numbers below a mask mean nothing
-        masked = int(np.ma.getmaskarray(values).sum())
-        raise InputError(
-            f"{what} is a masked array with {masked} masked elements: fill them ({what}.filled) or "
-            "leave their samples out"
-        )
+    expect_no_mask(values, what)
     try:
         return np.array(values)
     except (TypeError, ValueError) as problem:
         raise InputError(f"{what} cannot be read as an array: {problem}") from None
+
+
+def expect_no_mask(values: Any, what: str) -> None:
+    """Raises an InputError for masked elements, in an array or in a list of arrays: the numbers
+    below a mask mean nothing."""
+    pieces = values if isinstance(values, list | tuple) else [values]
+    masked = sum(np.ma.count_masked(piece) for piece in pieces if np.ma.is_masked(piece))
+    if masked:
+        raise InputError(
+            f"{what} has {masked} masked elements: fill them (numpy.ma.filled) or leave their "
+            "samples out"
+        )
 
 
 def _dense(tensor: Tensor, what: str) -> Tensor:
@@ -78,6 +86,7 @@ def as_samples(x: Any) -> Tensor:
     >>> as_samples([[1, 2], [3, 4]]).dtype
     torch.float32
     """
+    devices.expect_working_threads()  # before the first sum or comparison
     samples = _as_tensor(x, "x")
     if isinstance(x, list | tuple) and samples.ndim == 2 and samples.dtype == torch.int64:
         samples = samples.float()
