@@ -52,7 +52,7 @@ def expect_no_mask(values: Any, what: str) -> None:
     """Raises an InputError for masked elements, in an array or in a list of arrays: the numbers
     below a mask mean nothing."""
     pieces = values if isinstance(values, list | tuple) else [values]
-    masked = sum(np.ma.count_masked(piece) for piece in pieces if np.ma.is_masked(piece))
+    masked = sum(int(np.ma.getmaskarray(piece).sum()) for piece in pieces if np.ma.is_masked(piece))
     if masked:
         raise InputError(
             f"{what} has {masked} masked elements: fill them (numpy.ma.filled) or leave their "
