@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.masked import MaskedTensor
 
 from onepass.base import devices
 from onepass.base.errors import InputError
@@ -55,17 +56,18 @@ def expect_no_mask(values: Any, what: str) -> None:
     masked = sum(int(np.ma.getmaskarray(piece).sum()) for piece in pieces if np.ma.is_masked(piece))
     if masked:
         raise InputError(
-            f"{what} has {masked} masked elements: fill them (numpy.ma.filled) or leave their "
-            "samples out"
+            f"{what} has {masked} masked elements: fill them, or leave their samples out"
         )
 
 
 def _dense(tensor: Tensor, what: str) -> Tensor:
-    """Returns the tensor detached. Raises an InputError if it is sparse, nested, quantized, or on
-    another device than the CPU or a GPU.
+    """Returns the tensor detached. Raises an InputError if it is sparse, nested, quantized, masked,
+    or on another device than the CPU or a GPU.
 
     A tensor made in inference mode is copied, because autograd cannot use it.
     """
+    if isinstance(tensor, MaskedTensor):
+        raise InputError(f"{what} is a masked tensor: give {what}.to_tensor(value)")
     dense = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
     if not dense or tensor.device.type not in ("cpu", "mps", "cuda"):
         odd = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
