@@ -136,6 +136,8 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         expect_type("batch", self.batch, int)
         if self.batch < 1:
             raise InputError(f"batch must be at least 1, not {self.batch}")
+        inputs.expect_no_mask(X, "X")  # scikit-learn drops a mask
+        inputs.expect_no_mask(y, "y")
         x, labels = validate_data(self, X, y, dtype=self._dtypes, reset=first)
         check_classification_targets(labels)
         return self._samples(x), labels
@@ -172,6 +174,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A class without a row so far has the score minus infinity.
         """
         check_is_fitted(self)
+        inputs.expect_no_mask(X, "X")
         rows = validate_data(self, X, dtype=self._dtypes, reset=False)
         found = self.learner_.scores(self._samples(rows)).double().cpu()
         column = {label: index for index, label in enumerate(_plain_labels(self.classes_))}

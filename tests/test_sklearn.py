@@ -148,6 +148,18 @@ def test_fit_refuses_bad_settings(settings, message):
         model.fit(*rows())
 
 
+def test_masked_rows_and_labels_are_refused():
+    x, y = np.eye(4), np.array([0, 1, 0, 1])
+    model = OnePassClassifier("er", device="cpu").fit(np.ma.masked_array(x), y)
+    hidden = np.ma.masked_array(x, mask=x > 0)
+    with pytest.raises(InputError, match="X has 4 masked elements"):
+        model.fit(hidden, y)
+    with pytest.raises(InputError, match="X has 4 masked elements"):
+        model.predict(hidden)
+    with pytest.raises(InputError, match="y has 2 masked elements"):
+        model.partial_fit(x, np.ma.masked_array(y, mask=y > 0))
+
+
 def test_refused_labels_change_nothing():
     x, y = rows()
     model = classifier().partial_fit(x, y)

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.masked import MaskedTensor
 
+from onepass.base import devices
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
 from onepass.base.text import quoted
@@ -40,24 +42,32 @@ def _as_tensor(values: Any, what: str) -> Tensor:
 
 
 def _as_array(values: Any, what: str) -> Array:
-    if np.ma.is_masked(values):  # the numbers below a mask mean nothing
-        masked = int(np.ma.getmaskarray(values).sum())
-        raise InputError(
-            f"{what} is a masked array with {masked} masked elements: fill them ({what}.filled) or "
-            "leave their samples out"
-        )
+    expect_no_mask(values, what)
     try:
         return np.array(values)
     except (TypeError, ValueError) as problem:
         raise InputError(f"{what} cannot be read as an array: {problem}") from None
 
 
+def expect_no_mask(values: Any, what: str) -> None:
+    """Raises an InputError for masked elements, in an array or in a list of arrays: the numbers
+    below a mask mean nothing."""
+    pieces = values if isinstance(values, list | tuple) else [values]
+    masked = sum(int(np.ma.getmaskarray(piece).sum()) for piece in pieces if np.ma.is_masked(piece))
+    if masked:
+        raise InputError(
+            f"{what} has {masked} masked elements: fill them, or leave their samples out"
+        )
+
+
 def _dense(tensor: Tensor, what: str) -> Tensor:
-    """Returns the tensor detached. Raises an InputError if it is sparse, nested, quantized, or on
-    another device than the CPU or a GPU.
+    """Returns the tensor detached. Raises an InputError if it is sparse, nested, quantized, masked,
+    or on another device than the CPU or a GPU.
 
     A tensor made in inference mode is copied, because autograd cannot use it.
     """
+    if isinstance(tensor, MaskedTensor):
+        raise InputError(f"{what} is a masked tensor: give {what}.to_tensor(value)")
     dense = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
     if not dense or tensor.device.type not in ("cpu", "mps", "cuda"):
         odd = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
@@ -78,6 +88,7 @@ def as_samples(x: Any) -> Tensor:
     >>> as_samples([[1, 2], [3, 4]]).dtype
     torch.float32
     """
+    devices.expect_working_threads()  # before the first sum or comparison
     samples = _as_tensor(x, "x")
     if isinstance(x, list | tuple) and samples.ndim == 2 and samples.dtype == torch.int64:
         samples = samples.float()

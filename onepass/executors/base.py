@@ -106,12 +106,13 @@ def execute_all(
     first error stops all.
     """
     remarks: dict[str | None, None] = {}  # an ordered set
+    checked: set[str] = set()
     for job in jobs:
         probes.expect_probes(job.probes)
         if not options.resume:
             RunFolder.of(job, options.out).refuse_existing()
-        # Jobs that differ only in their seeds need one check: that of the first seed.
-        if job.seed == jobs[0].seed and not options.is_finished(job):
+        if job.kind not in checked and not options.is_finished(job):
+            checked.add(job.kind)
             remarks[describe_inputs(executor.check(job))] = None
     for remark in filter(None, remarks):
         log.warning("%s", remark)

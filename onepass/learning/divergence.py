@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from onepass.base import devices
 from onepass.base.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def expect_not_diverged(learner: Learner) -> None:
-    """Raises a TrainingError if the last loss or a parameter of the learner is not finite."""
+    """Raises a TrainingError if the last loss or a parameter of the learner is not finite, and an
+    InputError in a forked process, where the sum of a parameter might never end."""
+    devices.expect_working_threads()
     loss = learner._last_loss
     if loss is not None and not bool(torch.isfinite(loss)):
         raise _diverged(learner, f"the loss of {learner.key!r} is {float(loss)}")

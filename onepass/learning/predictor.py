@@ -59,7 +59,6 @@ class Predictor:
         are infinite or NaN."""
         samples = inputs.as_samples(x)
         inputs.expect_samples(samples, self.shape, self.dtype)
-        devices.expect_working_threads()
         sizes = {"samples": len(samples), devices.SAMPLE: math.prod(self.shape)}
         with devices.naming_large_settings(lambda: sizes), devices.own_precision():
             scores = self._scores(samples)

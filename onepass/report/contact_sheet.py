@@ -43,12 +43,13 @@ def draw_sheet(rows: Sequence[tuple[str, Tensor]], output: Path) -> None:
 
 def to_uint8(images: Tensor) -> Tensor:
     """Returns the images as uint8. Values that all lie between 0 and 1 are multiplied by 255. If
-    any value lies outside, the lowest value of all images becomes 0 and the highest 255."""
+    any value lies outside, the lowest value of all images becomes 0 and the highest 255. If all are
+    equal, they become 0."""
     if images.dtype == torch.uint8 or not len(images):
         return images.to(torch.uint8)
     low, high = images.aminmax()
     if low < 0 or high > 1:
-        images = (images - low) / (high - low)
+        images = (images - low) / (high - low if high > low else 1)
     return (images * 255).round().to(torch.uint8)
 
 

@@ -131,6 +131,11 @@ class Job:
         return self.method, f"{memory}-s{self.seed}{revision}{ending}"
 
     @property
+    def kind(self) -> str:
+        """A name that jobs share if they differ only in their seeds."""
+        return f"{replace(self, seed=0).folder_name} {self.device}"
+
+    @property
     def identity(self) -> str:
         """A digest of `identity_fields`: two jobs share it only if they are the same run."""
         return digest(self.identity_fields)

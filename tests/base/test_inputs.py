@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from torch import nn
+from torch.masked import masked_tensor
 
 import onepass
 from onepass import InputError, NotFittedError
@@ -27,10 +28,22 @@ def test_masked_elements_are_missing_and_not_what_lies_below_the_mask():
     mask = np.zeros_like(VECTORS, dtype=bool)
     assert np.array_equal(as_samples(np.ma.masked_array(VECTORS, mask)).numpy(), VECTORS)
     mask[1, 2] = True
-    with pytest.raises(InputError, match="x is a masked array with 1 masked elements"):
-        as_samples(np.ma.masked_array(VECTORS, mask))
-    with pytest.raises(InputError, match="y is a masked array with 1 masked elements"):
-        as_labels(np.ma.masked_array([1, 2], mask=[False, True]), 2)
+    masked = np.ma.masked_array(VECTORS, mask)
+    for given_x in (masked, list(masked), tuple(masked)):
+        with pytest.raises(InputError, match="x has 1 masked elements"):
+            as_samples(given_x)
+    for given_y in (np.ma.masked_array([1, 2], mask=[False, True]), [1, np.ma.masked]):
+        with pytest.raises(InputError, match="y has 1 masked elements"):
+            as_labels(given_y, 2)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
+def test_a_masked_tensor_is_refused():
+    masked = masked_tensor(torch.ones(2, 3), torch.eye(2, 3).bool())
+    with pytest.raises(InputError, match="x is a masked tensor"):
+        as_samples(masked)
+    with pytest.raises(InputError, match="y is a masked tensor"):
+        as_labels(masked, 2)
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy], ids=["numpy", "tensor"])

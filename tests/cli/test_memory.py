@@ -12,6 +12,7 @@ from PIL import Image
 
 import onepass as package
 from onepass.learning.checkpoint import file
+from onepass.report.contact_sheet import to_uint8
 
 
 @pytest.fixture
@@ -38,6 +39,12 @@ def test_a_sheet_has_a_line_of_images_for_each_class(pets: Path, tmp_path: Path)
         [0, 0, 0],
         [255, 255, 255],
     ]
+
+
+@pytest.mark.parametrize("value", [-3.0, 0.0, 1.0, 5.0])
+def test_images_of_one_value_are_drawn(value: float) -> None:
+    drawn = to_uint8(torch.full((2, 1, 4, 4), value))
+    assert drawn.unique().tolist() == [255 if value == 1 else 0]
 
 
 def test_a_function_that_augments_is_not_missed_where_nothing_trains(tmp_path: Path) -> None:

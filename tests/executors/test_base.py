@@ -85,6 +85,16 @@ def test_invalid_jobs_are_refused_before_the_first_run(tmp_path: Path) -> None:
         assert not executor.ran
 
 
+def test_a_job_that_has_a_seed_of_its_own_is_checked_too(tmp_path: Path) -> None:
+    other = replace(JOBS[1], memory=7)
+    executor = Stub(refuses=other)
+    with pytest.raises(InputError, match="no"):
+        execute_all([JOBS[0], other], RunOptions(tmp_path), executor)
+    assert not executor.ran
+    once = Stub(refuses=JOBS[1])  # jobs that differ only in their seeds need one check
+    execute_all(JOBS, RunOptions(tmp_path), once)
+
+
 def test_a_finished_run_is_not_prepared_again(tmp_path: Path) -> None:
     folder = tmp_path / JOBS[0].folder_name
     folder.mkdir()

@@ -51,7 +51,7 @@ def texts(chance: random.Random) -> list[Label]:
     """Returns different labels as text, of one pool or of all."""
     letters = "".join(chr(chance.randrange(0x20, 0x3000)) for _ in range(chance.randint(1, 4)))
     pool = chance.choice([DECIMALS, LIKE_NUMBERS, WORDS, DECIMALS + LIKE_NUMBERS + WORDS])
-    return chance.sample([*pool, letters], k=chance.randint(2, 6))
+    return chance.sample(list(dict.fromkeys([*pool, letters])), k=chance.randint(2, 6))
 
 
 def numbers(chance: random.Random) -> list[Label]:

@@ -10,7 +10,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -57,18 +57,16 @@ class RamBudget:
         data = dataset.train_x.nbytes + dataset.test_x.nbytes
         network = sum(parameter.nbytes for parameter in learner.trainer.model.parameters())
         stored = memory_bytes(learner) + copy_bytes(learner)
-        self.guesses[_run_kind(job)] = PROCESS + 2 * data + 4 * network + stored
+        self.guesses[job.kind] = PROCESS + 2 * data + 4 * network + stored
 
     def record(self, job: Job, taken: RamUse) -> None:
         """Records the most that a finished run has held."""
-        kind = _run_kind(job)
-        self.seen[kind] = max(taken.most, self.seen.get(kind, 0))
+        self.seen[job.kind] = max(taken.most, self.seen.get(job.kind, 0))
 
     def expected(self, job: Job) -> int:
         """Returns the bytes that a job is expected to take: measured in runs of its kind, or else
         guessed."""
-        kind = _run_kind(job)
-        return self.seen.get(kind) or self.guesses.get(kind, PROCESS)
+        return self.seen.get(job.kind) or self.guesses.get(job.kind, PROCESS)
 
     def room(self, gpu: Gpu, beside: Iterable[tuple[Job, RamUse]], held: RamUse) -> int | None:
         """Returns the bytes that a new run may take beside others; None if unknown. The growth that
@@ -79,10 +77,6 @@ class RamBudget:
             return None
         growth = sum(max(0, self.expected(job) - taken.now) for job, taken in beside)
         return int((1 - SPARE) * free) - growth + held.now
-
-
-def _run_kind(job: Job) -> str:
-    return f"{replace(job, seed=0).folder_name} {job.device}"
 
 
 def free_bytes(gpu: Gpu) -> int | None:

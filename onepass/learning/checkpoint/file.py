@@ -177,6 +177,7 @@ def learner_from_content(
 ) -> Learner:
     """Returns the learner in the content of a checkpoint. `path` names the file in errors. Raises a
     CheckpointError if the content does not fit, or needs code that was not given."""
+    devices.expect_working_threads()
     where = devices.resolve_device(device)
     _expect_code(content, path)
     try:
