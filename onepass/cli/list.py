@@ -76,11 +76,10 @@ def list_command(
 
 
 def _method_rows() -> list[dict[str, Any]]:
-    from onepass.learning.image_counts import images_per_batch
 
     entries = []
     for info in registry.methods():
-        images = images_per_batch(construct(info.learner, **info.common.settings), batch=10)
+        images = construct(info.learner, **info.common.settings).images_per_batch(batch=10)
         stores = _stores_of_method(info.learner)
         kept = [" + ".join(store.column_names) for store in stores]
         entries.append(

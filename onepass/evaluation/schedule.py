@@ -11,7 +11,6 @@ from torch import Tensor
 
 from onepass.base.parts import ImageCount
 from onepass.evaluation.metrics import FEWEST_POINTS
-from onepass.learning.image_counts import images_per_batch
 from onepass.learning.learner import Learner
 from onepass.learning.replay import Replay
 from onepass.streams import Stream
@@ -80,7 +79,7 @@ def scoring_cost(learner: Learner, stream: Stream, every: int, *, prequential: b
     """Returns what scoring will cost beside the training of this learner; "" for a short run, and
     for a method whose steps train nothing."""
     steps, scored = len(stream), ScoredSamples(stream)
-    images = images_per_batch(learner, len(stream.indices(0)))
+    images = learner.images_per_batch(len(stream.indices(0)))
     views = 2 if learner.mirror_scores and stream.dataset.is_images else 1
     first = samples_of(stream) if prequential else 0
     chosen, fewest = (views * (scored.count(n) + first) for n in (every, steps))

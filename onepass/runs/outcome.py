@@ -24,7 +24,6 @@ def make_result(
 ) -> Result:
     """Returns the result of a run after its last step. `points` are all its evaluation points, and
     `out` is its folder. The listeners' facts and the commit are added by the caller."""
-    from onepass.learning.image_counts import images_per_batch
     from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
     ends = {point.task: point.correct for point in points if point.boundary}
@@ -34,7 +33,7 @@ def make_result(
     # Any-time accuracy leaves out points at task ends that lie between the equally spaced ones.
     spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
-    images = images_per_batch(learner, batch)
+    images = learner.images_per_batch(batch)
     return Result(
         identity=job.identity,
         method=job.method,

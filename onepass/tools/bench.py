@@ -24,7 +24,6 @@ from onepass.base.errors import InputError
 from onepass.base.parts import Step
 from onepass.base.settings import construct, parse_settings, setting_names
 from onepass.learning import execution, registry
-from onepass.learning.image_counts import images_per_batch
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import stores_of
 from onepass.memory import Store
@@ -120,7 +119,7 @@ def _measure(case: BenchCase, learner: Learner) -> dict[str, Any]:
         for _ in range(BLOCKS)
     ]
     rate, bare_rate = (count / min(taken) for taken in zip(*pairs, strict=True))
-    images = images_per_batch(learner, case.batch)
+    images = learner.images_per_batch(case.batch)
     speed = Speed(
         steps_per_second=rate,
         images_per_second=rate * (images.trained + images.scored),

@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import (
 )
 
 from onepass.base.parts import ImageCount
-from onepass.learning.image_counts import images_per_batch
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
 from onepass.streams import ClassIncremental, Stream
@@ -58,7 +57,7 @@ def _expect_declared_images(learner: Learner, stream: Stream, index: int) -> Non
         trained=sum(recorded.images for recorded in passes if recorded.graded),
         scored=sum(recorded.images for recorded in passes if not recorded.graded),
     )
-    declared = images_per_batch(learner, len(stream.indices(index)))
+    declared = learner.images_per_batch(len(stream.indices(index)))
     expect_that(
         found == declared, f"the declared {declared} of a step", f"{found} counted", "cost step"
     )
