@@ -16,6 +16,8 @@ from torch import Tensor
 
 LARGEST_ENTRY = 31
 ENTRY_VARIANCE = 341  # of odd numbers from -31 to 31: (32^2 - 1) / 3
+TERMS = 12  # entries in a frequency
+FREQUENCY_VARIANCE = TERMS * ENTRY_VARIANCE
 
 
 def draw_entries(count: int, seed: int, purpose: str) -> Tensor:
@@ -31,7 +33,26 @@ def draw_entries(count: int, seed: int, purpose: str) -> Tensor:
 
 def draw_projection(inputs: int, width: int, seed: int) -> Tensor:
     """Returns the entries of a projection from `inputs` values to `width`, (inputs, width)."""
-    return draw_entries(inputs * width, seed, "projection").view(inputs, width)
+    return draw_entries(inputs * width, seed, "projection").view(inputs, width).float()
+
+
+def draw_frequencies(inputs: int, width: int, seed: int) -> Tensor:
+    """Returns nearly normal whole numbers, (inputs, width), of variance `FREQUENCY_VARIANCE`: sums
+    of twelve entries."""
+    drawn = draw_entries(TERMS * inputs * width, seed, "frequencies")
+    return drawn.view(TERMS, inputs, width).sum(dim=0, dtype=torch.float32)
+
+
+def draw_phases(width: int, turn: int, seed: int) -> Tensor:
+    """Returns whole numbers (width) between 0 and `turn` - 1, which divides 65536."""
+    stream = hashlib.shake_256(f"onepass phases {seed}".encode()).digest(2 * width)
+    low, high = torch.frombuffer(bytearray(stream), dtype=torch.uint8).long().view(2, width)
+    return (low + 256 * high) % turn
+
+
+def column_norm(projection: Tensor) -> float:
+    """Returns the largest norm of a column."""
+    return float(projection.square().sum(dim=0, dtype=torch.float64).amax()) ** 0.5
 
 
 def projection_shift(inputs: int) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from onepass.base.errors import InputError
-from onepass.base.parts import Label
+from onepass.base.parts import Label, StatefulPart
 from onepass.base.text import quoted
 from onepass.functional import exact
 from onepass.functional.closed_form import Moments
@@ -21,7 +21,7 @@ FULL = (
 )
 
 
-class Sums:
+class Sums(StatefulPart):
     """Counts, sums and a Gram matrix of features (n, D), which are whole numbers, in float64.
 
     All numbers stay below 2^53, so that they are exact, and do not depend on the order in which
@@ -69,6 +69,7 @@ class Sums:
 
     @property
     def bytes(self) -> int:
+        """The bytes of all sums, whatever the number of samples."""
         tensors = [self.counts, self.totals, self.squares if self.gram is None else self.gram]
         return sum(tensor.nbytes for tensor in tensors)
 
@@ -82,7 +83,7 @@ class Sums:
     def add(self, other: Sums) -> None:
         """Adds sums of other samples. Raises an InputError if a number could pass 2^53."""
         self.expect_room(other)
-        self._add_classes(other.labels)
+        self.add_classes(other.labels)
         self._accumulate(other, 1)
 
     def expect_room(self, other: Sums) -> None:
@@ -160,7 +161,7 @@ class Sums:
         row_of = {label: row for row, label in enumerate(self.labels)}
         return torch.tensor([row_of[label] for label in labels], device=self.device).long()
 
-    def _add_classes(self, labels: Sequence[Label]) -> None:
+    def add_classes(self, labels: Sequence[Label]) -> None:
         """Makes room for new classes, in sorted order."""
         if set(labels) <= set(self.labels):
             return
@@ -178,12 +179,9 @@ class Sums:
             return {**own, "squares": self.squares.clone()}
         return {**own, "gram": self.gram.triu()}
 
-    def load_state_dict(self, state: dict[str, Any], labels: Sequence[Label]) -> None:
-        """Takes saved sums of these labels, in sorted order."""
-        self.labels = list(labels)
-        self.counts, self.totals = (
-            state[name].to(self.device, copy=True) for name in ("counts", "totals")
-        )
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counts.copy_(state["counts"])
+        self.totals.copy_(state["totals"])
         if self.gram is not None:
             self.gram.copy_(state["gram"])
         else:
