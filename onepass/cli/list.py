@@ -108,7 +108,10 @@ def _stores_of_method(method: type[Learner]) -> list[Store]:
     from torch import nn
 
     from onepass.learning.memory_contents import stores_of
+    from onepass.learning.network_learner import NetworkLearner
 
+    if not issubclass(method, NetworkLearner):
+        return []
     features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     chosen = {"memory": SAMPLES} if "memory" in setting_names(method) else {}
     learner = construct(method, net=features, device="cpu", **chosen)
@@ -174,10 +177,11 @@ def _first_sentence_of(documented: object) -> str:
 
 
 def _setting_rows(method: str | None) -> list[dict[str, Any]]:
-    """Returns a row for each setting of a method, or for those that all methods share."""
-    from onepass.learning.learner import Learner
+    """Returns a row for each setting of a method, or for those that all methods share which train
+    a network."""
+    from onepass.learning.network_learner import NetworkLearner
 
-    learner = Learner if method is None else registry.get(method).learner
+    learner = NetworkLearner if method is None else registry.get(method).learner
     return [setting._asdict() for setting in describe_settings(learner)]
 
 

@@ -30,7 +30,6 @@ from onepass.evaluation.scoring import (
     predicted_rows,
     rows_of,
 )
-from onepass.learning.divergence import expect_not_diverged
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
@@ -141,7 +140,7 @@ def _ticks_of_stream(
     start: Tick,
     listener: Listener,
 ) -> Iterator[Tick]:
-    stream = stream.on(learner.trainer.torch_device)
+    stream = stream.on(learner.torch_device)
     test = StreamTestSet(stream)
     clock = _Clock(start, learner)
     hits, tried = start.hits, start.tried
@@ -281,7 +280,7 @@ def _score(
 ) -> Point:
     """Scores the learner, and returns the tick as a point. Raises a TrainingError if learning has
     diverged."""
-    expect_not_diverged(learner)
+    learner.expect_healthy()
     with clock.scoring:
         scores = test.score(learner, boundary=boundary)
     found = {"boundary": boundary, "loss": loss, **scores._asdict()}
@@ -324,14 +323,14 @@ class _TrainingStopwatch(_Stopwatch):
 
     def __init__(self, before: Tick, learner: Learner) -> None:
         super().__init__(before.seconds)
-        self.captured, self.trainer = before.capture, learner.trainer
+        self.captured, self.learner = before.capture, learner
 
     def __enter__(self) -> None:
-        self.before = self.trainer.capture_seconds
+        self.before = self.learner.capture_seconds
         super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        capture = self.trainer.capture_seconds - self.before
+        capture = self.learner.capture_seconds - self.before
         self.taken -= capture
         self.captured += capture

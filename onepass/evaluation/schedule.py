@@ -80,7 +80,7 @@ def scoring_cost(learner: Learner, stream: Stream, every: int, *, prequential: b
     for a method whose steps train nothing."""
     steps, scored = len(stream), ScoredSamples(stream)
     images = learner.images_per_batch(len(stream.indices(0)))
-    views = 2 if learner.mirror_scores and stream.dataset.is_images else 1
+    views = 2 if getattr(learner, "mirror_scores", False) and stream.dataset.is_images else 1
     first = samples_of(stream) if prequential else 0
     chosen, fewest = (views * (scored.count(n) + first) for n in (every, steps))
     training = steps * images.forwards

@@ -107,8 +107,8 @@ class UserTestSet:
 
 def rows_of(learner: Learner, y: Any, count: int) -> Tensor:
     """Returns the index of each label in `learner.classes`; -1 for an unseen label."""
-    row_of, labels = learner.class_index.row_of, inputs.as_labels(y, count)
-    return torch.tensor([row_of.get(label, -1) for label in labels])
+    row_of = {label: row for row, label in enumerate(learner.classes)}
+    return torch.tensor([row_of.get(label, -1) for label in inputs.as_labels(y, count)])
 
 
 def predicted_rows(learner: Learner, samples: Tensor) -> Tensor:

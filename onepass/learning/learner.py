@@ -232,7 +232,7 @@ class Learner(ABC):
     def class_names(self) -> list[str]:
         """The name of each class in `classes`: the one that was set, or else its label as text. Set
         it to a list of names for the labels 0, 1, 2, ..."""
-        return [self._names.get(label, str(label)) for label in self.class_index.labels]
+        return [self._names.get(label, str(label)) for label in self.classes]
 
     @class_names.setter
     def class_names(self, names: Sequence[str]) -> None:

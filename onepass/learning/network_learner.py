@@ -524,3 +524,11 @@ class NetworkLearner(Learner):
                     expect_finite_parameters(self, made)
             self._scorer = now, made
         return self._scorer[1]
+
+
+def expect_network(learner: Learner, what: str) -> NetworkLearner:
+    """Returns the learner. Raises an InputError if its method trains no network, which `what`
+    needs."""
+    if not isinstance(learner, NetworkLearner):
+        raise InputError(f"{what} needs a method that trains a network: {learner.key} trains none")
+    return learner

@@ -72,10 +72,10 @@ def make_result(
         capture_seconds=last.capture,
         trained_per_sample=images.trained / batch,
         scored_per_sample=images.scored / batch,
-        images_beside_steps={name: n._asdict() for name, n in learner.trainer.image_counts.items()},
+        images_beside_steps={name: n._asdict() for name, n in learner.image_counts.items()},
         memory_bytes=memory_bytes(learner),
         copy_bytes=copy_bytes(learner),
-        device=learner.trainer.torch_device.type,
+        device=learner.torch_device.type,
         gpu=gpu_name(learner),
         threads=job.threads,
         processor=processor(),
@@ -96,8 +96,8 @@ def plain_settings(learner: Learner) -> dict[str, Any]:
 
 def gpu_name(learner: Learner) -> str | None:
     """Returns the name of the learner's GPU; None on the CPU."""
-    cuda = learner.trainer.torch_device.type == "cuda"
-    return torch.cuda.get_device_name(learner.trainer.torch_device) if cuda else None
+    cuda = learner.torch_device.type == "cuda"
+    return torch.cuda.get_device_name(learner.torch_device) if cuda else None
 
 
 def _plain(value: Any) -> Any:

@@ -280,7 +280,7 @@ class Job:
         """
         preset, learner = self.chosen_preset(), registry.get(self.method).learner
         by_default = "mirror" not in preset.settings
-        mirrors = preset.settings.get("mirror", learner.mirror)
+        mirrors = preset.settings.get("mirror", getattr(learner, "mirror", False))
         instead = {"mirror": False} if by_default else preset.unmirrored
         chosen = {name: value for name, value in self.settings.items() if name == "mirror"}
         if not mirrors or instead is None or parse_settings(learner, chosen).get("mirror"):
@@ -339,6 +339,7 @@ class Job:
     def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
         """Returns the stream over a loaded dataset, and the learner, not yet prepared. Raises an
         error if they do not go together."""
+        from onepass.evaluation.probes.registry import expect_useful
         from onepass.evaluation.scoring import expect_untrained_scores
 
         info = registry.get(self.method)
@@ -352,6 +353,7 @@ class Job:
         stream.check_scorable()
         if self.prequential:
             expect_untrained_scores(info.learner)
+        expect_useful(self.probes, info.learner)
         return stream, construct(info.learner, **self.arguments(stream))
 
     def full_stream(self, usual_tasks: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from onepass.base.ram import free_ram_bytes, read_number
 from onepass.data import Dataset
 from onepass.executors.processes.gpus import Gpu, query_nvidia_smi
 from onepass.learning.learner import Learner
+from onepass.learning.network_learner import NetworkLearner
 from onepass.runs.spec import Job
 
 MIB = 2**20
@@ -55,7 +56,8 @@ class RamBudget:
         from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
         data = dataset.train_x.nbytes + dataset.test_x.nbytes
-        network = sum(parameter.nbytes for parameter in learner.trainer.model.parameters())
+        trained = learner.model.parameters() if isinstance(learner, NetworkLearner) else ()
+        network = sum(parameter.nbytes for parameter in trained)
         stored = memory_bytes(learner) + copy_bytes(learner)
         self.guesses[_run_kind(job)] = PROCESS + 2 * data + 4 * network + stored
 

@@ -18,11 +18,12 @@ from torch._subclasses.fake_tensor import (
 )
 
 from onepass.base.parts import ImageCount
-from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
+from onepass.learning.network_learner import NetworkLearner
 from onepass.streams import ClassIncremental, Stream
 from onepass.tools.checks.helpers import (
     SCORE_METHODS,
+    AnyMethod,
     ExpectationError,
     Method,
     expect_finite_values,
@@ -49,7 +50,7 @@ def declared_images_are_counted(method: Method) -> None:
         _expect_declared_images(learner, stream, 20)
 
 
-def _expect_declared_images(learner: Learner, stream: Stream, index: int) -> None:
+def _expect_declared_images(learner: NetworkLearner, stream: Stream, index: int) -> None:
     """Compares the images of the step on one batch with those that the learner declares."""
     with record_forwards(type(learner.model.body)) as passes:
         teach(learner, stream, first=index, last=index + 1)
@@ -89,7 +90,7 @@ def an_average_may_teach(method: Method) -> None:
     expect_finite_values(scores, "scores with an average that teaches", SCORE_METHODS)
 
 
-def memory_is_bounded(method: Method) -> None:
+def memory_is_bounded(method: AnyMethod) -> None:
     """The state stops growing once the memory is full."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=17)
@@ -119,7 +120,7 @@ def kept_bytes_are_declared(method: Method) -> None:
     expect_that(declared <= kept <= declared + slack, wanted, f"{kept} bytes kept", BUILD_METHODS)
 
 
-def the_memory_holds_raw_samples(method: Method) -> None:
+def the_memory_holds_raw_samples(method: AnyMethod) -> None:
     """The memory stores samples unchanged, each with its own label."""
     stream = small_stream()
     learner = teach(make_learner(method), stream)
@@ -245,7 +246,7 @@ def the_step_never_waits(method: Method) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def the_file_explains_itself(method: Method) -> None:
+def the_file_explains_itself(method: AnyMethod) -> None:
     """The module's docstring has the words Departures and Cost, and the class's has an example."""
     module = sys.modules[method.__module__].__doc__ or ""
     for word in ("Departures", "Cost"):
