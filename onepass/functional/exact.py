@@ -13,6 +13,7 @@ only for operands that fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -33,9 +34,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def product(a: Tensor, b: Tensor, b_norm: float, b_largest: float) -> Tensor:
-    """Returns a @ b for whole numbers a (n, k) and b (k, m) in float32: as float32 if that is exact,
-    else as float64. `b_norm` is the largest norm of a column of b, `b_largest` its largest value."""
-    row_norm = float(a.square().sum(dim=1, dtype=torch.float64).amax()) ** 0.5
+    """Returns a @ b for whole numbers a (n, k) and b (k, m) in float32: as float32 if that is
+    exact, else as float64. `b_norm` is the largest norm of a column of b, `b_largest` its largest
+    value."""
+    row_norm = math.sqrt(float(a.square().sum(dim=1, dtype=torch.float64).amax()))
     exact = row_norm * b_norm < EXACT_FLOAT32
     if a.device.type == "cpu":
         x, y = (a.numpy(), b.numpy()) if exact else (a.double().numpy(), b.double().numpy())

@@ -10,6 +10,7 @@ samples of up to some ten thousand values (`functional.exact`).
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -40,19 +41,20 @@ def draw_frequencies(inputs: int, width: int, seed: int) -> Tensor:
     """Returns nearly normal whole numbers, (inputs, width), of variance `FREQUENCY_VARIANCE`: sums
     of twelve entries."""
     drawn = draw_entries(TERMS * inputs * width, seed, "frequencies")
-    return drawn.view(TERMS, inputs, width).sum(dim=0, dtype=torch.float32)
+    frequencies: Tensor = drawn.view(TERMS, inputs, width).sum(dim=0, dtype=torch.float32)
+    return frequencies
 
 
 def draw_phases(width: int, turn: int, seed: int) -> Tensor:
     """Returns whole numbers (width) between 0 and `turn` - 1, which divides 65536."""
     stream = hashlib.shake_256(f"onepass phases {seed}".encode()).digest(2 * width)
     low, high = torch.frombuffer(bytearray(stream), dtype=torch.uint8).long().view(2, width)
-    return (low + 256 * high) % turn
+    frequencies: Tensor = drawn.view(TERMS, inputs, width).sum(dim=0).float()
 
 
 def column_norm(projection: Tensor) -> float:
     """Returns the largest norm of a column."""
-    return float(projection.square().sum(dim=0, dtype=torch.float64).amax()) ** 0.5
+    return math.sqrt(float(projection.square().sum(dim=0, dtype=torch.float64).amax()))
 
 
 def projection_shift(inputs: int) -> int:

@@ -68,7 +68,10 @@ class Inputs(nn.Module):
         self.shape, self.values = shape, math.prod(shape)
         self.standardises = len(shape) == 3 or self.values >= grid.SHORTEST
         self.scale = learner.scale
-        self.centre, self.deviation = _per_value(learner.mean, shape), _per_value(learner.std, shape)
+        self.centre, self.deviation = (
+            _per_value(learner.mean, shape),
+            _per_value(learner.std, shape),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.to_grid(x)[0]
@@ -178,7 +181,9 @@ class ClosedForm(Learner):
         """Adds what another learner has learned, and returns this learner: the one that learned
         both. Raises an InputError, and changes nothing, if the two do not fit together."""
         if other is self:
-            raise InputError("a learner cannot be merged with itself: every sample would count twice")
+            raise InputError(
+                "a learner cannot be merged with itself: every sample would count twice"
+            )
         if type(other) is not type(self):
             given = getattr(other, "key", "") or type(other).__name__
             raise InputError(f"{self.key} can only be merged with {self.key}, not with {given}")
@@ -315,7 +320,9 @@ class ClosedForm(Learner):
     @property
     def _grid(self) -> Inputs:
         if self._inputs is None:
-            raise NotFittedError(f"this {type(self).__name__} has not seen a sample yet: call learn")
+            raise NotFittedError(
+                f"this {type(self).__name__} has not seen a sample yet: call learn"
+            )
         return self._inputs
 
     def _new_sums(self) -> Sums:
@@ -402,7 +409,7 @@ class ClosedForm(Learner):
     def _predictor(self) -> Predictor:
         if not self.classes:
             self._expect_learned()
-            raise NotFittedError(f"this {type(self).__name__} has unlearned all that it had learned")
+            raise NotFittedError(f"this {type(self).__name__} has unlearned all that it learned")
         if self._linear is None:
             self._empty_buffer()
             with torch.inference_mode(False), torch.no_grad(), devices.own_precision():
@@ -419,7 +426,7 @@ class ClosedForm(Learner):
     @property
     def classes(self) -> list[Label]:
         """The labels learned so far, in sorted order."""
-        return sorted(self.class_index.labels)  # type: ignore[type-var]
+        return sorted(self.class_index.labels)
 
     @property
     def class_names(self) -> list[str]:

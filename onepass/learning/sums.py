@@ -44,7 +44,7 @@ class Sums(StatefulPart):
     def of(cls, features: Tensor, labels: Sequence[Label], *, with_gram: bool) -> Sums:
         """Returns the sums of whole-number features (n, D) in float32 with their labels."""
         made = cls(features.shape[1], with_gram=False, device=features.device)
-        made.labels = sorted(set(labels))  # type: ignore[type-var]
+        made.labels = sorted(set(labels))
         row_of = {label: row for row, label in enumerate(made.labels)}
         rows = torch.tensor([row_of[label] for label in labels], device=features.device)
         made.counts = torch.bincount(rows, minlength=len(made.labels)).double()
@@ -147,7 +147,7 @@ class Sums(StatefulPart):
         rows = self._rows(other.labels)
         self.counts.index_add_(0, rows, other.counts, alpha=sign)
         self.totals.index_add_(0, rows, other.totals, alpha=sign)
-        if self.gram is not None:
+        if self.gram is not None and other.gram is not None:
             self.gram.add_(other.gram, alpha=sign)
         else:
             self.squares.add_(other.squares, alpha=sign)
@@ -165,7 +165,7 @@ class Sums(StatefulPart):
         """Makes room for new classes, in sorted order."""
         if set(labels) <= set(self.labels):
             return
-        known, self.labels = self.labels, sorted({*self.labels, *labels})  # type: ignore[type-var]
+        known, self.labels = self.labels, sorted({*self.labels, *labels})
         rows = self._rows(known)
         self.counts = self._zeros(len(self.labels)).index_copy_(0, rows, self.counts)
         self.totals = self._zeros(len(self.labels), self.width).index_copy_(0, rows, self.totals)

@@ -76,7 +76,7 @@ class RandomFourier(nn.Module):
         return self.cosines[index.remainder_(TURN)]
 
 
-@method("kernel-lda", paper="Momeni et al., Continual Learning Using a Kernel-Based Method", year=2025)
+@method("kernel-lda", paper="Momeni et al., Continual Learning Using a Kernel", year=2025)
 @dataclass(kw_only=True, eq=False)
 class KernelLDA(ClosedForm):
     """Linear discriminant analysis on random Fourier features, from sums. It keeps no samples.

@@ -1,8 +1,8 @@
 """Ridge: regression onto one-hot targets, in closed form.
 
-Papers: Hoerl, Kennard, "Ridge Regression", Technometrics 1970; in class-incremental learning, Zhuang
-et al., "ACIL: Analytic Class-Incremental Learning", NeurIPS 2022. With samples h, one-hot targets y
-and an intercept b:
+Papers: Hoerl, Kennard, "Ridge Regression", Technometrics 1970; in class-incremental learning,
+Zhuang et al., "ACIL: Analytic Class-Incremental Learning", NeurIPS 2022. With samples h, one-hot
+targets y and an intercept b:
 
     min sum |y - h W - b|^2 + strength |W|^2
 
