@@ -41,7 +41,7 @@ def draw_frequencies(inputs: int, width: int, seed: int) -> Tensor:
     """Returns nearly normal whole numbers, (inputs, width), of variance `FREQUENCY_VARIANCE`: sums
     of twelve entries."""
     drawn = draw_entries(TERMS * inputs * width, seed, "frequencies")
-    frequencies: Tensor = drawn.view(TERMS, inputs, width).sum(dim=0, dtype=torch.float32)
+    frequencies: Tensor = drawn.view(TERMS, inputs, width).sum(dim=0).float()
     return frequencies
 
 
@@ -49,7 +49,8 @@ def draw_phases(width: int, turn: int, seed: int) -> Tensor:
     """Returns whole numbers (width) between 0 and `turn` - 1, which divides 65536."""
     stream = hashlib.shake_256(f"onepass phases {seed}".encode()).digest(2 * width)
     low, high = torch.frombuffer(bytearray(stream), dtype=torch.uint8).long().view(2, width)
-    frequencies: Tensor = drawn.view(TERMS, inputs, width).sum(dim=0).float()
+    phases: Tensor = (low + 256 * high) % turn
+    return phases
 
 
 def column_norm(projection: Tensor) -> float:
