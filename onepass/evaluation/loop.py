@@ -188,8 +188,8 @@ def _ticks_of_batches(
     upcoming = xy_pairs(batches)
     if (first := next(upcoming, None)) is None:
         raise InputError("the stream has no batches: give at least one")
-    sample = inputs.as_samples(first[0])[0]
     if not learner._prepared:
+        sample = learner.sampler(first[0])[0]
         learner.prepare(tuple(sample.shape), sample.dtype)
     listener.started(Run(learner, None))
     clock, tick, task = _Clock(BEGINNING, learner), BEGINNING, learner.task
@@ -248,7 +248,7 @@ def _predict_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) 
     """Predicts a batch before it is learned. Returns the tick with the batch's samples added to
     `tried`, and the correct predictions to `hits`. A learner that has learned nothing yet counts as
     wrong on every sample."""
-    samples = inputs.as_samples(x)
+    samples = learner.sampler(x)
     truth = rows_of(learner, y, len(samples))
     with clock.scoring:
         hits = int((predicted_rows(learner, samples) == truth).sum()) if learner.steps else 0

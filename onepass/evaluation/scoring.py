@@ -94,7 +94,7 @@ class UserTestSet:
         classes = len(learner.classes)
         correct, total = torch.zeros(2, classes, dtype=torch.int64)
         for x, y in xy_pairs(self.batches):
-            samples = inputs.as_samples(x)
+            samples = learner.sampler(x)
             truth = rows_of(learner, y, len(samples))
             known = truth >= 0
             if bool(known.any()):

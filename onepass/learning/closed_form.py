@@ -232,7 +232,7 @@ class ClosedForm(Learner):
         Sums do not know single samples. Raises an InputError, and changes nothing, for samples that
         cannot have been learned: of unknown classes, more than were learned, or with larger sums.
         Other samples that were never learned are subtracted too."""
-        samples = inputs.as_samples(x)
+        samples = self.sampler(x)
         labels = inputs.as_labels(y, len(samples))
         with self._exclusive(tuple(samples.shape)):
             if not self.classes:
@@ -421,6 +421,7 @@ class ClosedForm(Learner):
             where=self.torch_device,
             normalise=self._grid,
             scorer=Scorer(self.features, self._linear),
+            sampler=self.sampler,
         )
 
     @property

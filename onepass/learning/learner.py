@@ -35,8 +35,10 @@ from onepass.base.settings import (
     setting_names,
 )
 from onepass.base.text import html_table, short_value
+from onepass.encoders.registry import canonical
 from onepass.learning.checkpoint import file, validate
 from onepass.learning.class_index import ClassIndex, Texts
+from onepass.learning.encoding import Sampler
 from onepass.learning.memory_contents import MemoryContents, RemovalReport, contents_of
 from onepass.learning.predictor import Predictor
 from onepass.learning.traits import Traits
@@ -59,6 +61,10 @@ class Learner(ABC):
         The seed of initialisation, draws and augmentation, which have a generator each.
     device
         `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1` for the second GPU, or `mps`.
+    encoder
+        A frozen encoder (`onepass list encoders`), or several joined by `+`. Batches are images of
+        any size, paths or texts then, and the method learns their features, as vectors. A float
+        array (n, d) is taken for features that were computed before. None: samples as they are.
     gap
         Batches without unseen classes after which an unseen class marks a task boundary. Ignored
         once `new_task` was called.
@@ -68,11 +74,13 @@ class Learner(ABC):
     std: tuple[float, ...] | None = None
     seed: int = 0
     device: str = "auto"
+    encoder: str | None = None
     gap: int = 10
 
     key: ClassVar[str] = ""  # the name of the method
     presets: ClassVar[dict[str, Preset]] = {}  # other settings by name, each with its source
     traits: ClassVar[Traits] = Traits()
+    standardises_features: ClassVar[bool] = False  # whether it learns them with variance 1
     # keys of `_own_state`, which a saved state has beside those of every learner
     _state_keys: ClassVar[tuple[str, ...]] = ()
 
@@ -180,7 +188,7 @@ class Learner(ABC):
         that cannot be undone, it is undone, except for a task boundary before it and growth of the
         head. If it fails later, the learner is unfinished: it can predict, but not learn or be
         saved."""
-        samples = inputs.as_samples(x)
+        samples = self.sampler(x)
         labels = inputs.as_labels(y, len(samples))
         with self._exclusive(tuple(samples.shape)):
             self._expect_samples(samples)
@@ -189,6 +197,12 @@ class Learner(ABC):
             if self.class_index.has_unseen(labels):
                 self.class_index.expect_kind_of(labels[0])
             return self._learn_batch(samples, labels)
+
+    @property
+    def sampler(self) -> Sampler:
+        """The function from what the user gives to the samples that the method learns: features,
+        if there is an encoder."""
+        return Sampler(self.encoder, self.device, self.standardises_features)
 
     def end_task(self) -> bool:
         """Ends the current task, so that the method can finish its work on it before scores are
@@ -300,6 +314,8 @@ class Learner(ABC):
             wanted = f"{format_setting(usual[name])}: {why}"
             require(self, name, getattr(self, name) == usual[name], wanted)
         require(self, "gap", self.gap >= 1, "at least 1")
+        if self.encoder is not None:
+            canonical(self.encoder)  # raises an error for an unknown name
         require(self, "std", self.std is None or min(self.std, default=0) > 0, "positive")
         same = (self.mean is None) == (self.std is None)
         require(self, "mean", same, "given together with std")

@@ -121,6 +121,7 @@ class NetworkLearner(Learner):
     distil_raw: bool = False
     repeats: int = 1
 
+    standardises_features: ClassVar[bool] = True
     _state_keys: ClassVar[tuple[str, ...]] = validate.OF_THE_TRAINER
 
     store: Store = field(init=False)
@@ -502,6 +503,7 @@ class NetworkLearner(Learner):
             where=trainer.torch_device,
             normalise=trainer.views.normalise,
             scorer=self._current_scorer(),
+            sampler=self.sampler,
             mirrored=self.mirror_scores and len(trainer.shape) == 3,
         )
 

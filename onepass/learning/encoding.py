@@ -1,0 +1,59 @@
+"""Samples as learners take them: raw, or as the features of a frozen encoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onepass.base import inputs
+from onepass.base.errors import InputError
+from onepass.encoders import Encoder
+from onepass.functional.grid import STEPS, standardise
+
+LOADED = 4  # encoders that a process keeps loaded
+
+
+@lru_cache(maxsize=LOADED)
+def shared_encoder(name: str, device: str) -> Encoder:
+    """Returns the encoder of this name, which all learners of a process share: it is frozen."""
+    return Encoder(name, device)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A function from what the user gives to samples: tensors as they are, or an encoder's
+    features.
+
+    With an encoder, an array of floats (n, d) is taken for features that were computed before.
+    `standardised` features have mean 0 and variance 1 in each sample, which a network needs.
+    """
+
+    encoder: str | None
+    device: str
+    standardised: bool
+
+    def __call__(self, x: Any) -> Tensor:
+        if self.encoder is None:
+            return inputs.as_samples(x)
+        if _are_vectors(x):
+            features = inputs.as_samples(x)
+            wanted = shared_encoder(self.encoder, self.device).dimension
+            if features.shape[1] != wanted:
+                raise InputError(
+                    f"x: the encoder {self.encoder} has {wanted} features, not {features.shape[1]}"
+                )
+        else:
+            features = shared_encoder(self.encoder, self.device).encode(x)
+        return standardise(features) / STEPS if self.standardised else features
+
+
+def _are_vectors(x: Any) -> bool:
+    """Returns whether x is an array or tensor of floats (n, d)."""
+    if isinstance(x, Tensor):
+        return x.ndim == 2 and x.is_floating_point()
+    return isinstance(x, np.ndarray) and x.ndim == 2 and np.issubdtype(x.dtype, np.floating)
