@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onepass.base.errors import UnknownNameError as UnknownNameError
     from onepass.data import Dataset as Dataset
     from onepass.data import load as load
+    from onepass.encoders import Encoder as Encoder
     from onepass.evaluation.callbacks import Listener as Listener
     from onepass.evaluation.loop import evaluate as evaluate
     from onepass.evaluation.probes import BalanceProbe as BalanceProbe

