@@ -61,8 +61,11 @@ def _as_image(sample: Any, index: int) -> str | Image.Image | Tensor:
         return sample
     if isinstance(sample, str | Path):
         return str(sample)
-    image = torch.as_tensor(sample).cpu() if isinstance(sample, np.ndarray | Tensor) else None
-    if image is None:
+    if isinstance(sample, np.ndarray) and sample.dtype == np.uint8:
+        image = torch.from_numpy(sample.copy())  # torch takes no views with negative strides
+    elif isinstance(sample, Tensor):
+        image = sample.cpu()
+    else:
         raise InputError(f"image {index} is {quoted(sample)}: {EXPECTED}")
     if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] not in (1, 3):
         raise InputError(f"image {index} is {image.dtype} {tuple(image.shape)}: {EXPECTED}")
