@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from onepass.functional import penalised
+
 LADDER = torch.arange(-24, 13)  # candidate strengths: mean eigenvalue x 2^-24 ... 2^12
 SMALLEST_TEMPERATURE = 1e-3
 
@@ -153,9 +155,7 @@ def _penalised(
     one = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     inverse = torch.linalg.solve_triangular(factor, one, upper=False)
     freedom = 1 + len(gram) - strength * float(inverse.square().sum())
-    # |Y - h W|^2 = |Y|^2 - 2 <Q, W> + <W, G' W>, where G' W = Q - s W
-    residual = spread - float((cross * weight).sum() + strength * weight.square().sum())
-    return weight, freedom, max(residual, 0.0)
+    return weight, freedom, _residual(cross, weight, strength, spread)
 
 
 def _cross_validated(
@@ -165,23 +165,28 @@ def _cross_validated(
 
     GCV(s) = (|Y - h W|^2 / n) / (1 - df / n)^2,    df = 1 + sum_j e_j / (e_j + s)
 
-    (Golub, Heath and Wahba, 1979). With G' = V diag(e) V^T and T = V^T Q all of it comes from e and
-    the norms of the rows of T, so that one decomposition serves every strength."""
-    values, vectors = torch.linalg.eigh(gram)
-    values = values.clamp(min=0)
-    turned = vectors.T @ cross  # T
-    norms = turned.square().sum(dim=1)
-    unit = _positive(values.mean())
-    ladder = unit * 2.0 ** LADDER.to(values.device, values.dtype)
-    penalised = values + ladder.unsqueeze(1)  # (strengths, D)
-    freedom = 1 + (values / penalised).sum(dim=1)
-    explained = (norms * (penalised + ladder.unsqueeze(1)) / penalised.square()).sum(dim=1)
-    residual = (spread - explained).clamp(min=0)
-    left = (1 - freedom / n).clamp(min=0)
-    score = torch.where(left > 1e-9, residual / left.square(), torch.inf)
-    best = int(score.argmin())
-    weight = vectors @ (turned / penalised[best].unsqueeze(1))
-    return weight, float(ladder[best]), float(freedom[best]), float(residual[best])
+    (Golub, Heath and Wahba, 1979), with the eigenvalues e of G'. One reduction of G' serves every
+    strength. The Gram matrix is overwritten."""
+    reduced = penalised.reduce(gram, cross)
+    values = reduced.values
+    unit = float(_positive(values.mean()))
+    best, chosen = torch.inf, (reduced.cross, 0.0, 0.0, 0.0)
+    for strength in (unit * 2.0 ** LADDER.double()).tolist():
+        solved = reduced.solve(strength)
+        residual = _residual(reduced.cross, solved, strength, spread)
+        freedom = 1 + float((values / (values + strength)).sum())
+        left = 1 - freedom / n
+        score = residual / left**2 if left > 1e-9 else torch.inf
+        if score < best or not chosen[1]:
+            best, chosen = score, (solved, strength, freedom, residual)
+    solved, strength, freedom, residual = chosen
+    return reduced.turn_back(solved), strength, freedom, residual
+
+
+def _residual(cross: Tensor, weight: Tensor, strength: float, spread: float) -> float:
+    """Returns |Y - h W|^2 = |Y|^2 - 2 <Q, W> + <W, G' W>, where G' W = Q - s W. Turning Q and W
+    changes nothing."""
+    return max(spread - float((cross * weight).sum() + strength * weight.square().sum()), 0.0)
 
 
 def calibrated(fit: RidgeFit, moments: Moments) -> Linear:
