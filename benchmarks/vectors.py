@@ -95,7 +95,7 @@ NAMED = {
 def measure(learner, stream, train, test):
     """Returns the accuracy over the test set after one pass, and the seconds of learning."""
     data = stream.dataset
-    order = [stream.indices(step) for step in range(len(stream))]
+    order = [stream.indices(step).numpy() for step in range(len(stream))]
     began = time.perf_counter()
     for chosen in order:
         learner.learn(train[chosen], NAMES[data.train_y[chosen].numpy()])
