@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from onepass.functional import penalised
+
 LADDER = torch.arange(-24, 13)  # candidate strengths: mean eigenvalue x 2^-24 ... 2^12
 LEAST_LEFT = 1e-4  # of 1 - df / n: below it the residual is mostly rounding
 SMALLEST_TEMPERATURE = 1e-3
@@ -138,11 +140,13 @@ def ridge(moments: Moments, strength: float | None = None) -> RidgeFit:
     share = counts / n  # the mean of the targets
     spread = float(n - (counts.square() / n).sum())  # |Y - share|^2
     rounding = ROUNDING * float(moments.squares.sum())
-    if strength is None or strength <= rounding:
-        found = _by_eigenvalues(gram, cross, n, spread, rounding, strength)
+    if strength is None:
+        found = _cross_validated(gram, cross, n, spread, rounding)
         weight, strength, freedom, residual = found
     else:
-        weight, freedom, residual = _penalised(gram, cross, strength, spread)
+        # below the rounding, a singular Gram matrix would have no Cholesky factor
+        kept = max(strength, rounding)
+        weight, freedom, residual = _penalised(gram, cross, kept, spread)
     return RidgeFit(Linear(weight, share - mean @ weight), strength, freedom, residual)
 
 
@@ -158,41 +162,38 @@ def _penalised(
     one = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     inverse = torch.linalg.solve_triangular(factor, one, upper=False)
     freedom = 1 + len(gram) - strength * float(inverse.square().sum())
-    # |Y - h W|^2 = |Y|^2 - 2 <Q, W> + <W, G' W>, where G' W = Q - s W
-    residual = spread - float((cross * weight).sum() + strength * weight.square().sum())
-    return weight, freedom, max(residual, 0.0)
+    return weight, freedom, _residual(cross, weight, strength, spread)
 
 
-def _by_eigenvalues(
-    gram: Tensor, cross: Tensor, n: float, spread: float, rounding: float, strength: float | None
+def _cross_validated(
+    gram: Tensor, cross: Tensor, n: float, spread: float, rounding: float
 ) -> tuple[Tensor, float, float, float]:
-    """Returns weights, strength, degrees of freedom and residual at the given strength, or at the
-    strength s that minimises
+    """Returns weights, strength, degrees of freedom and residual at the strength s that minimises
 
     GCV(s) = (|Y - h W|^2 / n) / (1 - df / n)^2,    df = 1 + sum_j e_j / (e_j + s)
 
-    (Golub, Heath and Wahba, 1979). With G' = V diag(e) V^T and T = V^T Q all of it comes from e and
-    the norms of the rows of T, so that one decomposition serves every strength. Eigenvalues that
-    may be rounding count as zeros, whose rows of T are zeros, too."""
-    values, vectors = torch.linalg.eigh(gram)
-    certain = values > rounding
-    values = values.where(certain, 0.0)
-    turned = (vectors.T @ cross).where(certain.unsqueeze(1), 0.0)  # T
-    norms = turned.square().sum(dim=1)
-    if strength is None:
-        unit = values.mean() if bool(certain.any()) else values.new_ones(())
-        ladder = unit * 2.0 ** LADDER.to(values.device, values.dtype)
-    else:
-        ladder = values.new_tensor([strength])
-    penalised = values + ladder.unsqueeze(1)  # (strengths, D)
-    freedom = 1 + (values / penalised).sum(dim=1)
-    explained = (norms * (penalised + ladder.unsqueeze(1)) / penalised.square()).sum(dim=1)
-    residual = (spread - explained).clamp(min=0)
-    left = 1 - freedom / n
-    score = torch.where(left > LEAST_LEFT, residual / left.square(), torch.inf)
-    best = int(score.argmin())
-    weight = vectors @ (turned / penalised[best].unsqueeze(1))
-    return weight, float(ladder[best]), float(freedom[best]), float(residual[best])
+    (Golub, Heath and Wahba, 1979), with the eigenvalues e of G'. One reduction of G' serves every
+    strength. Eigenvalues that may be rounding count as zeros. The Gram matrix is overwritten."""
+    reduced = penalised.reduce(gram, cross)
+    values = reduced.values.where(reduced.values > rounding, 0.0)
+    unit = float(values.mean()) or 1.0
+    best, chosen = torch.inf, (reduced.cross, 0.0, 0.0, 0.0)
+    for strength in (unit * 2.0 ** LADDER.double()).tolist():
+        solved = reduced.solve(strength)
+        residual = _residual(reduced.cross, solved, strength, spread)
+        freedom = 1 + float((values / (values + strength)).sum())
+        left = 1 - freedom / n
+        score = residual / left**2 if left > LEAST_LEFT else torch.inf
+        if score < best or not chosen[1]:
+            best, chosen = score, (solved, strength, freedom, residual)
+    solved, strength, freedom, residual = chosen
+    return reduced.turn_back(solved), strength, freedom, residual
+
+
+def _residual(cross: Tensor, weight: Tensor, strength: float, spread: float) -> float:
+    """Returns |Y - h W|^2 = |Y|^2 - 2 <Q, W> + <W, G' W>, where G' W = Q - s W. Turning Q and W
+    changes nothing."""
+    return max(spread - float((cross * weight).sum() + strength * weight.square().sum()), 0.0)
 
 
 def calibrated(fit: RidgeFit, moments: Moments) -> Linear:

@@ -212,6 +212,7 @@ class ClosedForm(Learner):
                 self._unprepare()
             raise
         self.class_index.add(other.class_index.labels)
+        self._names = {**other._names, **self._names}
         self.steps += other.steps
         self.clipped += other.clipped
         self._measure_room()
@@ -228,6 +229,12 @@ class ClosedForm(Learner):
         self._expect_exact("merge")
         other._expect_exact("merge")
         self.class_index.expect_kind_of(other.classes[0])
+        for label, name in other._names.items():
+            if (known := self._names.get(label, name)) != name:
+                raise InputError(
+                    f"the two learners cannot be merged: class {label} is {quoted(known)} here and "
+                    f"{quoted(name)} there"
+                )
 
     def unlearn(self, x: Any, y: Any) -> UnlearnReport:
         """Subtracts samples that were learned, in any batches: the sums are then those of a learner
@@ -253,6 +260,23 @@ class ClosedForm(Learner):
             self._measure_room()
             self._changed()
             return UnlearnReport(len(labels), int(self._sums.samples), gone)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples learned, less those unlearned. What faded counts for less."""
+        with self._lock.reading():
+            self._empty_buffer()
+            return round(self._sums.samples) if self._prepared else 0
+
+    def class_sums(self) -> dict[Label, tuple[float, Tensor]]:
+        """Returns the number of samples and the sum of features (D), in grid steps, of each
+        class."""
+        with self._lock.reading():
+            self._empty_buffer()
+            if not self._prepared:
+                return {}
+            sums = zip(self._sums.counts.tolist(), self._sums.totals.clone(), strict=True)
+            return dict(zip(self._sums.labels, sums, strict=True))
 
     def sums_sha256(self) -> str:
         """Returns a hash of the sums, and of what gives them their meaning: the method, its width,
