@@ -10,21 +10,24 @@ from typing import Any
 import torch
 
 from onepass.base.errors import UnknownNameError
+from onepass.learning.closed_form import ClosedForm
 from onepass.learning.learner import Learner
 from onepass.learning.network_learner import NetworkLearner
 from onepass.tools.checks import helpers, names
 from onepass.tools.checks.failure_location import locate_failure
 
 Check = Callable[[Any], None]  # of a method's class
-NEEDS_GPU = ("devices_agree", "a_graph_gives_the_same_bits", "the_step_never_waits")
+NEEDS_GPU = (
+    *("devices_agree", "a_graph_gives_the_same_bits", "the_step_never_waits"),
+    "devices_give_the_same_sums",
+)
 
 CHECKS: dict[str, Check] = {
     name: getattr(import_module(f"{names.HOME}.{module}"), name)
     for module in names.MODULES
     for name in names.checks_in_module(module)
 }
-
-
+OF_SUMS = names.checks_in_module("sums")
 # checks of what holds whether a method trains a network or not
 OF_ANY_METHOD = (
     *("predict_before_learning_is_refused", "predict_leaves_no_trace", "predict_in_parts_agrees"),
@@ -51,11 +54,12 @@ class Outcome:
 
 
 def checks_for(method: type[Learner]) -> dict[str, Check]:
-    """Returns the checks for a method, by name: all if it trains a network, or else those that need
-    none."""
+    """Returns the checks for a method, by name: those of methods that train a network, or else
+    those that need none, with those of sums for a closed-form method."""
     if issubclass(method, NetworkLearner):
-        return CHECKS
-    return {name: CHECKS[name] for name in OF_ANY_METHOD}
+        return {name: check for name, check in CHECKS.items() if name not in OF_SUMS}
+    own = OF_SUMS if issubclass(method, ClosedForm) else ()
+    return {name: CHECKS[name] for name in (*OF_ANY_METHOD, *own)}
 
 
 def exemptions(method: type[Learner], only: Iterable[str] = ()) -> dict[str, str]:

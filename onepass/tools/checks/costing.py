@@ -26,6 +26,7 @@ from onepass.tools.checks.helpers import (
     AnyMethod,
     ExpectationError,
     Method,
+    count_bytes,
     expect_finite_values,
     expect_same_state,
     expect_that,
@@ -94,9 +95,9 @@ def memory_is_bounded(method: AnyMethod) -> None:
     """The state stops growing once the memory is full."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=17)
-    before = _count_bytes(learner.state_dict())
+    before = count_bytes(learner.state_dict())
     teach(learner, stream, first=17)
-    after = _count_bytes(learner.state_dict())
+    after = count_bytes(learner.state_dict())
     wanted = f"a state that stays at {before} bytes once the memory is full"
     expect_that(after == before, wanted, f"{after} bytes", "build step")
 
@@ -114,7 +115,7 @@ def kept_bytes_are_declared(method: Method) -> None:
         found = f"room for {held}"
         expect_that(held == wanted, f"room for `memory` samples, {wanted}", found, BUILD_METHODS)
     declared = memory_bytes(learner) + copy_bytes(learner)
-    kept = _count_bytes(learner.state_dict()["parts"])
+    kept = count_bytes(learner.state_dict()["parts"])
     slack = 64 * learner.model.head.capacity  # bytes: a few numbers for each class
     wanted = f"the declared {declared} bytes, and up to {slack} of statistics"
     expect_that(declared <= kept <= declared + slack, wanted, f"{kept} bytes kept", BUILD_METHODS)
@@ -261,11 +262,3 @@ class _NoOptimizer:
 
     def step(self) -> None:
         pass
-
-
-def _count_bytes(tree: Any) -> int:
-    if isinstance(tree, Tensor):
-        return tree.numel() * tree.element_size()
-    if isinstance(tree, dict):
-        return sum(_count_bytes(value) for value in tree.values())
-    return 0

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from onepass.base.checksum import sha256
 from onepass.base.settings import setting_names
 from onepass.data import Dataset, load
+from onepass.learning.closed_form import ClosedForm
 from onepass.learning.learner import Learner
 from onepass.learning.network_learner import NetworkLearner
 from onepass.nets import MLP
@@ -23,6 +24,7 @@ SCORE_METHODS = "scores scorer"  # functions of a method that make its scores
 MOST_NAMED = 4  # differing entries of a state that an error names
 Method = type[NetworkLearner]
 AnyMethod = type[Learner]
+ClosedFormMethod = type[ClosedForm]
 L = TypeVar("L", bound=Learner)
 
 
@@ -167,6 +169,15 @@ def _fingerprints(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
             yield from _fingerprints(value, f"{name}.{key}" if name else str(key))
     else:
         yield name, sha256(tree)
+
+
+def count_bytes(tree: Any) -> int:
+    """Returns the bytes of all tensors in a state dict."""
+    if isinstance(tree, Tensor):
+        return tree.nbytes
+    if isinstance(tree, dict):
+        return sum(count_bytes(value) for value in tree.values())
+    return 0
 
 
 def expect_same_state(

@@ -136,6 +136,7 @@ def test_only_these_need_a_gpu():
         "devices_agree",
         "a_graph_gives_the_same_bits",
         "the_step_never_waits",
+        "devices_give_the_same_sums",
     }
 
 
