@@ -33,6 +33,7 @@ from onepass.functional.closed_form import Linear, Moments
 from onepass.functional.exact import EXACT_FLOAT64
 from onepass.learning.checkpoint import validate
 from onepass.learning.class_index import ClassIndex
+from onepass.learning.encoding import Identity, same_function, shared_encoder
 from onepass.learning.learner import Learner
 from onepass.learning.predictor import Predictor
 from onepass.learning.sums import Sums
@@ -134,9 +135,11 @@ class ClosedForm(Learner):
     halflife: float | None = None
 
     with_gram: ClassVar[bool] = True  # whether the method needs products of features
-    _state_keys: ClassVar[tuple[str, ...]] = ("shape", "dtype", "sums", "clipped")
+    _state_keys: ClassVar[tuple[str, ...]] = ("shape", "dtype", "sums", "clipped", "approximate")
 
     clipped: int = field(init=False, default=0)  # values of learned samples
+    # whether features that differ by rounding were added or subtracted
+    approximate: bool = field(init=False, default=False)
     features: nn.Module = field(init=False)
     _width: int = field(init=False)  # D, the number of features
     _projection: str = field(init=False)  # a hash of the features' random numbers
@@ -177,9 +180,12 @@ class ClosedForm(Learner):
 
     # ---- exact sums
 
-    def merge(self, other: ClosedForm) -> ClosedForm:
+    def merge(self, other: ClosedForm, *, approximate: bool = False) -> ClosedForm:
         """Adds what another learner has learned, and returns this learner: the one that learned
-        both. Raises an InputError, and changes nothing, if the two do not fit together."""
+        both. Raises an InputError, and changes nothing, if the two do not fit together.
+
+        Features of a `:float` encoder differ by rounding in another engine or on another kind of
+        processor. Then only `approximate` merges, and marks the sums."""
         if other is self:
             raise InputError(
                 "a learner cannot be merged with itself: every sample would count twice"
@@ -194,17 +200,17 @@ class ClosedForm(Learner):
             for _, lock in locks:
                 held.enter_context(lock())
             if other.classes:
-                self._merge(other)
+                self._merge(other, approximate)
         return self
 
-    def _merge(self, other: ClosedForm) -> None:
+    def _merge(self, other: ClosedForm, approximate: bool) -> None:
         assert other._inputs is not None
         other._empty_buffer()
         prepared = self._prepared
         if not prepared:
             self._prepare(other._inputs.shape, other._dtype)
         try:
-            self._expect_mergeable(other)
+            rounded = self._expect_mergeable(other, approximate)
             self._empty_buffer()
             self._sums.add(other._sums)
         except BaseException:
@@ -215,13 +221,17 @@ class ClosedForm(Learner):
         self._names = {**other._names, **self._names}
         self.steps += other.steps
         self.clipped += other.clipped
+        self.approximate |= other.approximate or rounded
         self._measure_room()
         self._changed()
 
-    def _expect_mergeable(self, other: ClosedForm) -> None:
+    def _expect_mergeable(self, other: ClosedForm, approximate: bool) -> bool:
+        """Raises an InputError if the sums of another learner cannot be added. Returns whether its
+        features differ by rounding."""
         mine, theirs = self._basis(), other._basis()
+        rounded = self.encoder is not None and self._expect_encoder(theirs["encoder"], approximate)
         for name, value in mine.items():
-            if theirs[name] != value:
+            if theirs[name] != value and not (rounded and name == "encoder"):
                 raise InputError(
                     f"the two learners cannot be merged: {name} is {value} here and "
                     f"{theirs[name]} there"
@@ -235,14 +245,31 @@ class ClosedForm(Learner):
                     f"the two learners cannot be merged: class {label} is {quoted(known)} here and "
                     f"{quoted(name)} there"
                 )
+        return rounded
 
-    def unlearn(self, x: Any, y: Any) -> UnlearnReport:
+    def _expect_encoder(self, other: Identity | None, approximate: bool) -> bool:
+        """Returns whether the features of another encoder differ from this learner's by rounding.
+        Raises an InputError if they do, unless `approximate`."""
+        own = self.encoder_identity()
+        if own is None or other is None or own == other or not same_function(own, other):
+            return False
+        if not approximate:
+            here, there = (f"{it['engine']} on {it['processor']}" for it in (own, other))
+            raise InputError(
+                f"the features of {self.encoder} come from {here}, and others from {there}, which "
+                "rounds in another way: approximate=True (--approximate) goes on, and marks the "
+                "sums"
+            )
+        return True
+
+    def unlearn(self, x: Any, y: Any, *, approximate: bool = False) -> UnlearnReport:
         """Subtracts samples that were learned, in any batches: the sums are then those of a learner
         that never saw them. A class without samples is gone.
 
         Sums do not know single samples. Raises an InputError, and changes nothing, for samples that
         cannot have been learned: of unknown classes, more than were learned, or with larger sums.
-        Other samples that were never learned are subtracted too."""
+        Other samples that were never learned are subtracted too. `approximate` is for encoders, as
+        in `merge`."""
         samples = self.sampler(x)
         labels = inputs.as_labels(y, len(samples))
         with self._exclusive(tuple(samples.shape)):
@@ -250,12 +277,14 @@ class ClosedForm(Learner):
                 raise NotFittedError(f"this {type(self).__name__} has learned nothing to unlearn")
             self._expect_samples(samples)
             self._expect_exact("unlearn")
+            rounded = self._expect_encoder(self._encoder_here(), approximate)
             self._empty_buffer()
             taken = self._new_sums()
             for piece, names in _blocks(samples, labels):
                 z = self._grid(piece.to(self.torch_device))
                 taken.add(Sums.of(self.features(z), names, with_gram=self.with_gram))
-            gone = self._sums.subtract(taken)
+            gone = self._sums.subtract(taken, exact=not (rounded or self.approximate))
+            self.approximate |= rounded
             self.class_index.remove(gone)
             self._measure_room()
             self._changed()
@@ -286,7 +315,7 @@ class ClosedForm(Learner):
             self._empty_buffer()
             digest = hashlib.sha256(json.dumps(self._basis(), sort_keys=True).encode())
             if self._prepared:
-                digest.update(json.dumps(self._sums.labels).encode())
+                digest.update(json.dumps([self._sums.labels, self.approximate]).encode())
                 kind = "<i8" if self.halflife is None else "<f8"
                 for row in self._sums.rows_of_numbers():
                     digest.update(row.cpu().numpy().astype(kind).tobytes())
@@ -300,6 +329,7 @@ class ClosedForm(Learner):
             "std": self.std,
             "scale": self.scale,
             "halflife": self.halflife,
+            "encoder": self.encoder_identity(),
             "grid": [grid.STEPS, grid.LARGEST, grid.LARGEST_SCALED],
         }
         if self._inputs is None:
@@ -307,6 +337,12 @@ class ClosedForm(Learner):
         dtype = str(self._dtype).removeprefix("torch.")
         sample = {"samples": f"{dtype} {list(self._inputs.shape)}", "width": self._width}
         return {**common, **sample, "projection": self._projection}
+
+    def _encoder_here(self) -> Identity | None:
+        """Returns the identity of the learner's encoder on this machine."""
+        if self.encoder is None:
+            return None
+        return shared_encoder(self.encoder, self.device).identity()
 
     def _expect_exact(self, verb: str) -> None:
         if self.halflife is not None:
@@ -380,7 +416,7 @@ class ClosedForm(Learner):
         self._measure_room()
 
     def _unprepare(self) -> None:
-        self._inputs, self._waiting, self.clipped = None, [], 0
+        self._inputs, self._waiting, self.clipped, self.approximate = None, [], 0, False
         self._changed()
 
     def _expect_samples(self, samples: Tensor) -> None:
@@ -401,6 +437,7 @@ class ClosedForm(Learner):
             self._fade(len(labels))
         self._waiting += [(z, names) for z, _, names in pieces]
         self.clipped += sum(clipped for _, clipped, _ in pieces)
+        self.approximate |= self._encoder_here() != self.encoder_identity()
         self.class_index.enter(labels)
         self.steps += 1
         self._room -= len(labels)
@@ -474,7 +511,7 @@ class ClosedForm(Learner):
     @property
     def _progress(self) -> str:
         clipped = f", {self.clipped} values clipped: choose a smaller scale" * bool(self.clipped)
-        return super()._progress + clipped
+        return super()._progress + clipped + ", approximate" * self.approximate
 
     @property
     def _parts(self) -> dict[str, StatefulPart]:
@@ -493,6 +530,7 @@ class ClosedForm(Learner):
             "dtype": str(self._dtype).removeprefix("torch."),
             "sums": self._sums.state_dict(),
             "clipped": self.clipped,
+            "approximate": self.approximate,
         }
 
     def _restore(self, state: dict[str, Any], book: ClassIndex) -> None:
@@ -500,6 +538,8 @@ class ClosedForm(Learner):
         self._prepare(tuple(state["shape"]), validate.DTYPES[state["dtype"]])
         expect_kind(state["clipped"], int, "clipped")
         self.clipped = expect_number(state["clipped"], 0, MOST_CLIPPED, "clipped")
+        expect_kind(state["approximate"], bool, "approximate")
+        self.approximate = state["approximate"]
         wanted = self._new_sums()
         wanted.add_classes(book.labels)
         expect_alike(state["sums"], wanted.state_dict(), "sums")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 from onepass.base import inputs
-from onepass.base.errors import InputError
+from onepass.base.errors import CheckpointError, InputError
+from onepass.base.expect import expect_kind
 from onepass.encoders import Encoder
 from onepass.functional.grid import STEPS, standardise
 
+Identity = Mapping[str, str | int | bool]  # `Encoder.identity`
 LOADED = 4  # encoders that a process keeps loaded
 
 
@@ -22,6 +25,28 @@ LOADED = 4  # encoders that a process keeps loaded
 def shared_encoder(name: str, device: str) -> Encoder:
     """Returns the encoder of this name, which all learners of a process share: it is frozen."""
     return Encoder(name, device)
+
+
+def same_function(one: Identity, other: Identity) -> bool:
+    """Returns whether two encoders compute the same function. Without whole numbers they may still
+    differ in rounding, in another engine or on another kind of processor."""
+    return all(one.get(name) == other.get(name) for name in ("encoder", "sha256", "dimension"))
+
+
+def expect_same_encoder(saved: Any, name: str, device: str) -> Identity:
+    """Returns the saved identity of an encoder. Raises a CheckpointError if it is not that of the
+    encoder of this name here."""
+    expect_kind(saved, dict, "encoder")
+    for entry, value in saved.items():
+        if type(entry) is not str or type(value) not in (str, int, bool):
+            raise CheckpointError("encoder has entries that are not plain values")
+    here, found = shared_encoder(name, device).identity(), dict(saved)
+    if not same_function(found, here):
+        raise CheckpointError(
+            f"it was learned with another encoder of the name {name}: its hash begins with "
+            f"{found.get('sha256')!s:.12}, and this one's with {here['sha256']!s:.12}"
+        )
+    return found
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from onepass.base.text import html_table, short_value
 from onepass.encoders.registry import canonical
 from onepass.learning.checkpoint import file, validate
 from onepass.learning.class_index import ClassIndex, Texts
-from onepass.learning.encoding import Sampler
+from onepass.learning.encoding import Identity, Sampler, shared_encoder
 from onepass.learning.memory_contents import MemoryContents, RemovalReport, contents_of
 from onepass.learning.predictor import Predictor
 from onepass.learning.traits import Traits
@@ -92,6 +92,8 @@ class Learner(ABC):
     class_index: ClassIndex = field(init=False)
     _task_ended: bool = field(init=False, default=False)
     _only_predicts: bool = field(init=False, default=False)  # it was loaded without its memory
+    # identity of the encoder that the first features came from
+    _encoder_identity: Identity | None = field(init=False, default=None)
     _names: dict[Label, str] = field(init=False, default_factory=dict)
     _lock: LearnerLock = field(init=False, default_factory=LearnerLock)
 
@@ -203,6 +205,13 @@ class Learner(ABC):
         """The function from what the user gives to the samples that the method learns: features,
         if there is an encoder."""
         return Sampler(self.encoder, self.device, self.standardises_features)
+
+    def encoder_identity(self) -> Identity | None:
+        """Returns the name and hash of the learner's encoder, and what else its features depend on;
+        None without an encoder."""
+        if self.encoder is not None and self._encoder_identity is None:
+            self._encoder_identity = shared_encoder(self.encoder, self.device).identity()
+        return self._encoder_identity
 
     def end_task(self) -> bool:
         """Ends the current task, so that the method can finish its work on it before scores are

@@ -95,10 +95,14 @@ class Sums(StatefulPart):
         if largest >= exact.EXACT_FLOAT64:
             raise InputError(FULL)
 
-    def subtract(self, other: Sums) -> list[Label]:
+    def subtract(self, other: Sums, *, exact: bool = True) -> list[Label]:
         """Subtracts sums of samples that were added before, and returns the labels that have no
-        samples left. Raises an InputError if it is certain that they were not added."""
-        left = self._expect_contained(other)
+        samples left. Raises an InputError if it is certain that they were not added; unless
+        `exact`, because their sums may have been rounded in another way, only counts are
+        certain."""
+        left = self._counts_without(other)
+        if exact:
+            self._expect_contained(other, left)
         self._accumulate(other, -1)
         gone = [label for label, count in zip(self.labels, left.tolist(), strict=True) if not count]
         stays = left > 0
@@ -106,21 +110,26 @@ class Sums(StatefulPart):
         self.counts, self.totals = self.counts[stays], self.totals[stays]
         return gone
 
-    def _expect_contained(self, other: Sums) -> Tensor:
+    def _counts_without(self, other: Sums) -> Tensor:
         """Returns how many samples of each class would be left. Raises an InputError if the other
-        sums cannot be a part of these."""
+        sums have a class that is not here, or more samples of one."""
         for label in other.labels:
             if label not in self.labels:
                 raise InputError(f"label {quoted(label)} has not been learned: see learner.classes")
-        rows = self._rows(other.labels)
-        left = self.counts.index_add(0, rows, other.counts, alpha=-1)
-        totals = self.totals.index_add(0, rows, other.totals, alpha=-1)
-        for label, count, total in zip(self.labels, left.tolist(), totals, strict=True):
+        left = self.counts.index_add(0, self._rows(other.labels), other.counts, alpha=-1)
+        for label, count in zip(self.labels, left.tolist(), strict=True):
             if count < 0:
                 raise InputError(
                     f"{int(self.counts[self.labels.index(label)])} samples of {quoted(label)} were "
                     f"learned, {int(-count)} fewer than are to be unlearned: nothing was changed"
                 )
+        return left
+
+    def _expect_contained(self, other: Sums, left: Tensor) -> None:
+        """Raises an InputError if the other sums cannot be a part of these; `left` are the counts
+        without them."""
+        totals = self.totals.index_add(0, self._rows(other.labels), other.totals, alpha=-1)
+        for label, count, total in zip(self.labels, left.tolist(), totals, strict=True):
             if not count and bool(total.any()):
                 raise InputError(
                     f"the samples of {quoted(label)} to be unlearned are not those that were "
@@ -136,7 +145,6 @@ class Sums(StatefulPart):
                 "the samples to be unlearned are not those that were learned: as many, with other "
                 "products; nothing was changed"
             )
-        return left
 
     def _equal_products(self, other: Sums) -> bool:
         """Returns whether both have the same sums of squares, and of products if they are kept."""

@@ -19,7 +19,10 @@ from onepass.base.parts import ImageCount, Label
 from onepass.base.settings import construct, setting_names
 from onepass.base.text import error_in_one_line, quoted, shortened
 from onepass.functional.views import Augment
+from onepass.encoders.names import parse_name
+from onepass.encoders.registry import is_module
 from onepass.learning import registry
+from onepass.learning.encoding import expect_same_encoder
 from onepass.memory import Store
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ def checkpoint_content(learner: Learner, *, memory: bool = True) -> dict[str, An
         "settings": settings,
         "state": finite_state(learner, memory=memory),
         **learner._predicting_state(memory=memory),
+        **({"encoder": dict(learner.encoder_identity() or {})} if learner.encoder else {}),
         "spent": {purpose: list(images) for purpose, images in learner.image_counts.items()},
         **({"class_names": list(names.values())} if known else {}),
     }
@@ -179,6 +183,9 @@ def _expect_code(content: dict[str, Any], path: str) -> None:
     if isinstance(settings, dict):
         try:
             plugins.expect_user_named(settings.get("net"), path)
+            if isinstance(encoder := settings.get("encoder"), str):
+                for part in filter(is_module, parse_name(encoder).parts):
+                    plugins.expect_user_named(part.base, path)
         except InputError as problem:
             raise CheckpointError(str(problem)) from None
 
@@ -207,6 +214,9 @@ def _names_of_settings(content: dict[str, Any]) -> list[str]:
 
 def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
     learner = construct(registry.get(content["method"]).learner, **settings)
+    if learner.encoder is not None:
+        saved = expect_same_encoder(content.get("encoder"), learner.encoder, learner.device)
+        learner._encoder_identity = saved
     learner.load_state_dict(content["state"])
     learner._load_predicting_state(content)
     if content.get("class_names") is not None:
