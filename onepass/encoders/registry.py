@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Takes = Literal["images", "texts"]
 ANY = "*"  # a variant that stands for any name
-MODULE = "package.module:factory"
 
 
 class Network(Protocol):
@@ -103,12 +102,12 @@ def list_encoders() -> list[dict[str, str | int | None]]:
     """Returns a row for each encoder, without importing ours: its name, what it takes, its number
     of features, the size of its images, whether its weights are here, and what it is."""
     rows = [
-        _row(key, variant, *about, takes=facts["takes"], size=facts.get("size", 0))
+        _row(key, variant, about, facts["takes"], facts.get("size", 0))
         for key, facts in _registered_facts().items()
         for variant, about in facts["variants"].items()
     ]
-    about = "your own torch module of images (n, 3, 224, 224), pixels from 0 to 1"
-    return [*rows, _row(*MODULE.split(":"), about, 0, "", takes="images", size=224)]
+    yours = ("your own torch module of images (n, 3, 224, 224), pixels from 0 to 1", 0, "")
+    return [*rows, _row("package.module", "factory", yours, "images", 224)]
 
 
 def _registered_facts() -> dict[str, dict[str, Any]]:
@@ -119,8 +118,9 @@ def _registered_facts() -> dict[str, dict[str, Any]]:
 
 
 def _row(
-    key: str, variant: str, what: str, dimension: int, package: str, *, takes: str, size: int
+    key: str, variant: str, about: tuple[str, int, str], takes: str, size: int
 ) -> dict[str, str | int | None]:
+    what, dimension, package = about
     name = f"{key}:{variant.replace(ANY, 'NAME')}" if variant else key
     here = not package or find_spec(package.replace("-", "_")) is not None
     return {
