@@ -53,7 +53,7 @@ def embed_command(
     The file is a dataset: onepass run METHOD --dataset features.npz.
     """
     from onepass.encoders import Encoder
-    from onepass.tools.embed import embed, find_source
+    from onepass.encoders.embed import embed, find_source
 
     found = Encoder(encoder, device)
     source = find_source(dataset, takes=found.takes, root=root, text=text, label=label)

@@ -24,6 +24,7 @@ from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, expect_one_of, messages, parse_count, print_text
 from onepass.cli.progress import JobBars, print_line
+from onepass.data.known import is_path
 from onepass.learning import registry
 from onepass.learning.registry import COMMON
 from onepass.report import layout, rows
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 IMPORT_AFTER = 2.0  # seconds
 CLASS_ORDERS = ("natural", "shuffled")
 MOST_THREADS = 1024
+TESTED = 0.2  # of each class of a folder without test images
 MOST_SEEDS = 1000  # each seed is a job, which is validated and gets a bar before the first starts
 
 
@@ -49,7 +51,8 @@ Examples:
   onepass run gsa --dataset cifar100 --preset tuned --set lr=5e-4 --set current=0
   onepass run gsa --preset common --settings tune-gsa/best.toml
   onepass run er gsa --dataset cifar100 --memory 1000 --stream long-tail:rho=100
-  onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
+  onepass run ranpac gsa --dataset photos/ --encoder efficientnet-lite0
+  onepass run gsa --dataset photos/ --image-size 64
   onepass run er --dataset flowers.csv --label species --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
   onepass run er --probe balance
@@ -102,6 +105,14 @@ def run_command(
             autocompletion=shared.complete_words(*get_args(Normalise)),
         ),
     ] = Job.normalise,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Learn the features of a frozen encoder; see: onepass list encoders.",
+            autocompletion=shared.complete_encoders,
+        ),
+    ] = None,
     memory: Annotated[int, typer.Option(help="Samples that the memory may keep.")] = Job.memory,
     seed: Annotated[int, typer.Option(help="The first seed.")] = Job.seed,
     seeds: Annotated[
@@ -189,8 +200,11 @@ def run_command(
     for option, number in numbers.items():
         expect_type(f"--{option}", number, int | None)
     layout.expect_columns(terminal_table.column_names(columns), layout.COLUMNS)
-    choices = settings_of_options(settings, set_ or [], {"engine": engine, "precision": precision})
+    choices = settings_of_options(
+        settings, set_ or [], {"engine": engine, "precision": precision, "encoder": encoder}
+    )
     names = _expand_all(methods)
+    test_fraction = _test_fraction_of(dataset, test_fraction)
     used = default_preset(names) if preset is None else preset
     jobs = [
         Job(
@@ -284,6 +298,20 @@ def _import_plotting_meanwhile() -> Iterator[None]:
 def _expand_all(methods: list[str]) -> list[str]:
     """Returns the methods, or all registered ones if `all` is among them."""
     return [info.key for info in registry.methods()] if "all" in methods else methods
+
+
+def _test_fraction_of(dataset: str, chosen: float | None) -> float | None:
+    """Returns the fraction of the user's own data to test on: by default a fifth of a folder that
+    has no test images, which a line says."""
+    folder = Path(dataset)
+    if chosen is not None or not is_path(dataset) or not folder.is_dir():
+        return chosen
+    from onepass.data.folders import has_class_folders
+
+    if has_class_folders(folder):
+        return None
+    print_line(f"{printable(dataset)} has no test images: testing on {TESTED:g} of each class")
+    return TESTED
 
 
 def _preset_line(preset: str, chosen: bool) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass.base import inputs
 from onepass.base.devices import naming_large_settings
 from onepass.base.errors import InputError
 from onepass.data.iterables import Test, describe_type, xy_pairs

@@ -66,4 +66,5 @@ class RunResources:
 def _data_key(job: Job) -> tuple[object, ...]:
     """Returns the choices that decide what data a job loads."""
     options = (job.image_size, job.test_fraction, job.mirror_is_same_class, job.label, job.test)
-    return (job.dataset_identity, job.data_root, *options)
+    encoded = (job.encoder, job.device) if job.encoder else ()
+    return (job.dataset_identity, job.data_root, *options, *encoded)

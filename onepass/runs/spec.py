@@ -326,6 +326,8 @@ class Job:
         the stream are raised before the data are loaded."""
         registry.get(self.method)
         self.chosen_stream()
+        if self.encoder is not None:
+            return self._encoded_dataset(self.encoder)
         return data.load(
             self.dataset,
             root=self.data_root,
@@ -334,6 +336,24 @@ class Job:
             mirror_is_same_class=self.mirror_is_same_class,
             label=self.label,
             test=self.test,
+        )
+
+    @property
+    def encoder(self) -> str | None:
+        """The name of the encoder whose features the learner learns, if there is one."""
+        name: str | None = self.chosen_settings().get("encoder")
+        return name
+
+    def _encoded_dataset(self, encoder: str) -> data.Dataset:
+        from onepass.encoders.cache import encoded_dataset
+        from onepass.learning.encoding import shared_encoder
+
+        return encoded_dataset(
+            self.dataset,
+            shared_encoder(encoder, self.device),
+            root=self.data_root,
+            test_fraction=self.test_fraction,
+            label=self.label,
         )
 
     def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
@@ -406,6 +426,8 @@ class Job:
         dataset, or those of the first task's samples, as the stream changes them. Returns none if
         the dataset has none, or if `normalise` is none."""
         expect_type("normalise", self.normalise, Normalise)
+        if self.encoder is not None and self.normalise == "first-task":
+            raise InputError("features of an encoder are not normalised: leave out --normalise")
         if self.normalise == "none":
             return {}
         mean, std = stream.dataset.mean, stream.dataset.std

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from closed_forms import FEW, LEARNERS, expect_same, learned, made_samples, permutation, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
 import onepass
-from closed_forms import FEW, LEARNERS, expect_same, learned, made_samples, permutation, seeds
 from onepass import NCM, SLDA, CheckpointError, InputError, NotFittedError, RanPAC, Ridge
 from onepass.functional import exact
 from onepass.functional.closed_form import Moments, discriminant, nearest_mean

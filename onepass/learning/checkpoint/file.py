@@ -18,9 +18,9 @@ from onepass.base.fileio import write_atomically
 from onepass.base.parts import ImageCount, Label
 from onepass.base.settings import construct, setting_names
 from onepass.base.text import error_in_one_line, quoted, shortened
-from onepass.functional.views import Augment
 from onepass.encoders.names import parse_name
 from onepass.encoders.registry import is_module
+from onepass.functional.views import Augment
 from onepass.learning import registry
 from onepass.learning.encoding import expect_same_encoder
 from onepass.memory import Store

@@ -14,7 +14,7 @@ from tiny_encoders import photo
 
 from onepass import load
 from onepass.encoders import Encoder
-from onepass.tools import embed as tool
+from onepass.encoders import embed as tool
 
 MODULE = """
 import torch

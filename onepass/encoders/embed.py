@@ -92,15 +92,36 @@ def _image_files(folder: Path) -> Source:
 
 def _texts(path: Path, text: str | None, label: str | None) -> Source:
     """Returns the texts of a table, and their labels."""
-    if path.suffix.lower() not in TABLES or text is None or label is None:
+    if path.suffix.lower() not in TABLES or label is None:
         raise InputError(
-            "texts come from a .csv or .parquet file: give it with --text COLUMN and --label COLUMN"
+            "texts come from a .csv or .parquet file: give it with --label COLUMN, and --text COLUMN"
         )
     with name_unreadable(path):
+        text = text or _only_text_column(path, label)
         columns = _read_columns(path, [text, label])
         known = sorted_classes(columns[label])
         labels = class_numbers(columns[label], known).tolist()
         return Source([Part("", columns[text], labels)], list(known), fingerprint(path))
+
+
+def _only_text_column(path: Path, label: str) -> str:
+    """Returns the column beside the labels; raises an InputError if there are several."""
+    others = [name for name in _column_names(path) if name != label]
+    if len(others) != 1:
+        raise InputError(
+            f"{path} has the columns {', '.join(others)} beside {label!r}: choose the texts with "
+            "onepass embed --text COLUMN, and run on its file"
+        )
+    return others[0]
+
+
+def _column_names(path: Path) -> list[str]:
+    if path.suffix.lower() == ".csv":
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return next(csv.reader(file), [])
+    from pyarrow import parquet
+
+    return list(parquet.read_schema(path).names)
 
 
 def _read_columns(path: Path, names: list[str]) -> dict[str, list[str]]:
