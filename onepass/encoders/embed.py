@@ -94,7 +94,7 @@ def _texts(path: Path, text: str | None, label: str | None) -> Source:
     """Returns the texts of a table, and their labels."""
     if path.suffix.lower() not in TABLES or label is None:
         raise InputError(
-            "texts come from a .csv or .parquet file: give it with --label COLUMN, and --text COLUMN"
+            "texts come from a .csv or .parquet file: give --text COLUMN and --label COLUMN"
         )
     with name_unreadable(path):
         text = text or _only_text_column(path, label)
