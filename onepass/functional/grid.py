@@ -52,7 +52,7 @@ def to_whole_numbers(x: Tensor) -> Tensor:
     tensor([[ 1.0000e+00, -3.0000e+00],
             [ 2.4576e+04,  1.6384e+04]], dtype=torch.float64)
     """
-    values = x.double()
+    values = x.to(torch.float64, copy=True)
     if x.dtype == torch.uint8:
         return values
     top = values.abs().amax(dim=1)

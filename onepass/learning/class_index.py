@@ -111,8 +111,8 @@ class ClassIndex:
                 expect_number(label, -LARGEST_LABEL - 1, LARGEST_LABEL, "book.labels")
         if len(set(state["labels"])) != len(state["labels"]):
             raise CheckpointError("book.labels has a label twice")
-        if bool(state["labels"]) != (steps > 0):
-            raise CheckpointError(f"book has {len(state['labels'])} labels after {steps} steps")
+        if state["labels"] and not steps:
+            raise CheckpointError(f"book has {len(state['labels'])} labels before the first step")
         return cls(**{**state, "labels": list(state["labels"])})
 
 

@@ -14,7 +14,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -187,32 +187,36 @@ class ClosedForm(Learner):
         if type(other) is not type(self):
             given = getattr(other, "key", "") or type(other).__name__
             raise InputError(f"{self.key} can only be merged with {self.key}, not with {given}")
-        with other._lock.reading():
-            if not other.classes:
-                return self
-            other._empty_buffer()
-            self._merge(other)
+        # always in the same order, or two threads that merge the same two learners could wait for
+        # each other forever
+        locks = sorted([(id(self), self._exclusive), (id(other), other._lock.reading)])
+        with ExitStack() as held:
+            for _, lock in locks:
+                held.enter_context(lock())
+            if other.classes:
+                self._merge(other)
         return self
 
     def _merge(self, other: ClosedForm) -> None:
         assert other._inputs is not None
-        with self._exclusive():
-            prepared = self._prepared
+        other._empty_buffer()
+        prepared = self._prepared
+        if not prepared:
+            self._prepare(other._inputs.shape, other._dtype)
+        try:
+            self._expect_mergeable(other)
+            self._empty_buffer()
+            self._sums.add(other._sums)
+        except BaseException:
             if not prepared:
-                self._prepare(other._inputs.shape, other._dtype)
-            try:
-                self._expect_mergeable(other)
-                self._empty_buffer()
-                self._sums.add(other._sums)
-            except BaseException:
-                if not prepared:
-                    self._unprepare()
-                raise
-            self.class_index.add(other.class_index.labels)
-            self._names = {**other._names, **self._names}
-            self.steps += other.steps
-            self.clipped += other.clipped
-            self._changed()
+                self._unprepare()
+            raise
+        self.class_index.add(other.class_index.labels)
+        self._names = {**other._names, **self._names}
+        self.steps += other.steps
+        self.clipped += other.clipped
+        self._measure_room()
+        self._changed()
 
     def _expect_mergeable(self, other: ClosedForm) -> None:
         mine, theirs = self._basis(), other._basis()
@@ -253,6 +257,7 @@ class ClosedForm(Learner):
                 taken.add(Sums.of(self.features(z), names, with_gram=self.with_gram))
             gone = self._sums.subtract(taken)
             self.class_index.remove(gone)
+            self._measure_room()
             self._changed()
             return UnlearnReport(len(labels), int(self._sums.samples), gone)
 
@@ -329,7 +334,7 @@ class ClosedForm(Learner):
         self._measure_room()
 
     def _measure_room(self) -> None:
-        largest = float(self._sums.squares.amax())
+        largest = max(float(self._sums.squares.amax()), self._sums.samples)
         self._room = (EXACT_FLOAT64 - largest) / self.largest_feature**2
 
     def _changed(self) -> None:
@@ -516,7 +521,7 @@ def _hash_of(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in tensors:
         digest.update(f"{name} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.cpu().numpy().astype(np.dtype("<f4")).tobytes())
+        digest.update(tensor.cpu().numpy().astype(np.dtype("<f8")).tobytes())
     return digest.hexdigest() if tensors else ""
 
 
@@ -525,7 +530,11 @@ def _expect_valid(values: Tensor, name: str, *, whole: bool) -> None:
     wrong = ~torch.isfinite(values) | (values.abs() >= EXACT_FLOAT64)
     if whole:
         wrong |= values != values.trunc()
-    if name in ("counts", "squares"):
+    if name == "counts":
+        wrong |= values <= 0
+    if name == "squares":
         wrong |= values < 0
+    if name == "gram":
+        wrong |= torch.diag(values.diagonal() < 0)
     if bool(wrong.any()):
         raise CheckpointError(f"sums.{name} holds {quoted(float(values[wrong][0]))}")

@@ -258,6 +258,19 @@ class Learner(ABC):
         keeps none."""
         raise InputError(f"{self.key} keeps no samples that it could forget")
 
+    def unlearn(self, x: Any, y: Any) -> Any:
+        """Subtracts samples that were learned, and returns a report. Raises an InputError if the
+        method does not keep sums."""
+        raise InputError(
+            f"{self.key} cannot unlearn samples: closed-form methods can (slda, ridge); forget "
+            "removes samples from a memory"
+        )
+
+    def merge(self, other: Any) -> Any:
+        """Adds what another learner has learned, and returns this learner. Raises an InputError if
+        the method does not keep sums."""
+        raise InputError(f"{self.key} cannot be merged: closed-form methods can (slda, ridge)")
+
     def __repr__(self) -> str:
         made = constructor_call(self)
         return f"<{made}: {self._progress}>" if self.steps else made

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base import devices, inputs
-from onepass.base.errors import InputError, NotFittedError, OnepassError
+from onepass.base.errors import CheckpointError, InputError, NotFittedError, OnepassError
 from onepass.base.parts import ImageCount, Label, Outputs, Samples, StatefulPart, Step, parts_of
 from onepass.base.settings import require
 from onepass.base.text import quoted
@@ -461,6 +461,8 @@ class NetworkLearner(Learner):
 
     def _restore(self, state: dict[str, Any], book: ClassIndex) -> None:
         self._scorer = None
+        if not book.labels:
+            raise CheckpointError("book has no labels after the first step")
         validate.expect_sizes(state["shape"], state["dtype"], state["parts"])
         self._prepare(tuple(state["shape"]), validate.DTYPES[state["dtype"]])
         trainer, classes = self.trainer, len(book.labels)

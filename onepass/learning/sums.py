@@ -19,6 +19,7 @@ FULL = (
     "this learner's sums have reached 2^53, up to which whole numbers are exact: learn on with a "
     "new learner"
 )
+LEAST_COUNT = 1e-100  # of a class that has faded
 
 
 class Sums(StatefulPart):
@@ -148,14 +149,17 @@ class Sums(StatefulPart):
         self.counts.index_add_(0, rows, other.counts, alpha=sign)
         self.totals.index_add_(0, rows, other.totals, alpha=sign)
         if self.gram is not None and other.gram is not None:
-            self.gram.add_(other.gram, alpha=sign)
+            exact.add_upper(self.gram, other.gram, sign)
         else:
             self.squares.add_(other.squares, alpha=sign)
 
     def decay(self, factor: float) -> None:
-        """Multiplies everything by a factor, after which the sums are no longer whole numbers."""
-        for tensor in (self.counts, self.totals, self.squares if self.gram is None else self.gram):
-            tensor.mul_(factor)
+        """Multiplies everything by a factor, after which the sums are no longer whole numbers. A
+        class keeps at least a tiny count, so that its mean stays."""
+        faded = (self.counts * factor).clamp(min=LEAST_COUNT)
+        self.totals.mul_((faded / self.counts).unsqueeze(1))
+        self.counts = faded
+        (self.squares if self.gram is None else self.gram).mul_(factor)
 
     def _rows(self, labels: Iterable[Label]) -> Tensor:
         row_of = {label: row for row, label in enumerate(self.labels)}

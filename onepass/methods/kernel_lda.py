@@ -56,6 +56,7 @@ class RandomFourier(nn.Module):
     frequencies: Tensor
     phases: Tensor
     cosines: Tensor
+    steps: Tensor
 
     def __init__(self, inputs: int, width: int, seed: int, gamma: float) -> None:
         super().__init__()
@@ -63,7 +64,8 @@ class RandomFourier(nn.Module):
         self.norm = column_norm(drawn)
         # radians: sqrt(2 gamma) (z / STEPS) (W / deviation of W)
         radians = math.sqrt(2 * gamma) / (grid.STEPS * math.sqrt(FREQUENCY_VARIANCE))
-        self.steps = radians * TURN / (2 * math.pi)
+        steps = torch.tensor(radians * TURN / (2 * math.pi), dtype=torch.float64)
+        self.register_buffer("steps", steps)  # of the angle z W, which depend on gamma
         self.register_buffer("frequencies", drawn)  # W, (inputs, width)
         self.register_buffer("phases", draw_phases(width, TURN, seed))  # p, (width)
         turn = [round(grid.LARGEST * math.cos(2 * math.pi * k / TURN)) for k in range(TURN)]
