@@ -157,7 +157,7 @@ class Sums(StatefulPart):
         self.counts.index_add_(0, rows, other.counts, alpha=sign)
         self.totals.index_add_(0, rows, other.totals, alpha=sign)
         if self.gram is not None and other.gram is not None:
-            self.gram.add_(other.gram, alpha=sign)
+            exact.add_upper(self.gram, other.gram, sign)
         else:
             self.squares.add_(other.squares, alpha=sign)
 
