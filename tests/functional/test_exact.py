@@ -140,7 +140,9 @@ def test_class_sums_equal_a_loop(labels, seed):
     found = exact.class_sums(h, torch.tensor(labels), 5)
     for label in range(5):
         own = [row for row, one in zip(h.tolist(), labels, strict=True) if one == label]
-        assert found[label].tolist() == [sum(column) for column in zip(*own, strict=True)] or not own
+        assert (
+            found[label].tolist() == [sum(column) for column in zip(*own, strict=True)] or not own
+        )
     assert found.dtype is torch.float64
 
 

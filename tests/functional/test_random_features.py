@@ -52,7 +52,7 @@ def test_frequencies_are_nearly_normal():
 
 def test_phases_are_uniform():
     drawn = random.draw_phases(40_000, 4096, 0)
-    assert 0 <= int(drawn.min())
+    assert int(drawn.min()) >= 0
     assert int(drawn.max()) < 4096
     counts = torch.bincount(drawn // 256, minlength=16).double()
     assert float(((counts - 2500) ** 2 / 2500).sum()) < 38  # 15 degrees of freedom

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from closed_forms import FEW, LEARNERS, expect_same, learned, made_samples, permutation, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
 import onepass
-from closed_forms import FEW, LEARNERS, expect_same, learned, made_samples, permutation, seeds
 from onepass import NCM, SLDA, CheckpointError, InputError, NotFittedError, RanPAC, Ridge
 from onepass.functional import exact
 from onepass.functional.closed_form import Moments, discriminant, nearest_mean
@@ -324,11 +324,14 @@ def test_batches_that_wait_count_towards_the_bound():
 
 def test_a_merge_uses_up_room():
     x, y = torch.full((8, 3), 2 / 64), torch.arange(8) % 2
-    learner = forged(NCM(), x, y, 2**40)
-    learner.merge(forged(NCM(), x, y, 2**53 - 2**40))
-    learner.predict(x)
+    learner = learned(NCM(), x, y)
+    learner.merge(forged(NCM(), x, y, 32 + 31))
+    before = learner.sums_sha256()
     with pytest.raises(InputError, match="reached 2"):
-        learner.learn(torch.full((1, 3), 64.0).expand(70_000, 3), torch.zeros(70_000).long())
+        learner.learn(x, y)
+    assert learner.sums_sha256() == before
+    learner.learn(x[:7], y[:7])
+    assert bool(torch.isfinite(learner.scores(x)).all())
 
 
 # ---- short vectors

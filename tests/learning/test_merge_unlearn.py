@@ -5,11 +5,11 @@ import threading
 
 import pytest
 import torch
+from closed_forms import FEW, LEARNERS, expect_same, learned, made_samples, permutation, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
 import onepass
-from closed_forms import FEW, LEARNERS, expect_same, learned, made_samples, permutation, seeds
 from onepass import ER, NCM, SLDA, InputError, KernelLDA, NotFittedError, RanPAC, Ridge
 
 every = pytest.mark.parametrize("name", LEARNERS)
@@ -243,7 +243,11 @@ def test_samples_that_cannot_have_been_learned_are_refused(name):
     cases = [
         (x[:1], [9], "label 9 has not been learned: see learner.classes"),
         (x[:1], ["cat"], "label 'cat' has not been learned"),
-        (torch.cat([x[own], x[:1]]), [1] * (most + 1), f"{most} samples of 1 were learned, 1 fewer"),
+        (
+            torch.cat([x[own], x[:1]]),
+            [1] * (most + 1),
+            f"{most} samples of 1 were learned, 1 fewer",
+        ),
         (x[~own][:most], [1] * most, "as many, with another sum"),
         (x[:2, :5], y[:2], "x: "),
         (x[:2], y[:3], "y must hold one label"),

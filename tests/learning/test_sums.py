@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from closed_forms import FEW, permutation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closed_forms import FEW, permutation
 from onepass.base.errors import InputError
 from onepass.functional.grid import STEPS
 from onepass.learning.sums import LEAST_COUNT, Sums
