@@ -199,10 +199,10 @@ def calibrated(fit: RidgeFit, moments: Moments) -> Linear:
     """Returns a ridge regression's scores as logits: its estimates divided by a temperature.
 
     The model: the estimates of a sample of class k scatter around their mean M_k with the same
-    variance v in every direction (of those in which they sum to 1), and M_k is a larger by an amount a at its own class than at the
-    others. Then the log-probabilities are the estimates times a / v. Both come from the sums, and
-    are corrected for having been fitted: a residual of a sample that was left out is 1 / (1 - df/n)
-    times as large, on average.
+    variance v in every direction (of those in which they sum to 1), and M_k is larger by an
+    amount a at its own class than at the others. Then the log-probabilities are the estimates times
+    a / v. Both come from the sums, and are corrected for having been fitted: a residual of a sample
+    that was left out is 1 / (1 - df/n) times as large, on average.
     """
     counts, classes, n = moments.counts, len(moments.counts), moments.samples
     if classes == 1:
