@@ -178,8 +178,7 @@ def test_two_threads_that_merge_the_same_two_learners_both_end():
 def test_samples_taken_out_were_never_there(name, kind, seed, share):
     x, y = made_samples(kind, seed=seed)
     out = torch.rand(len(y), generator=torch.Generator().manual_seed(seed)) < share
-    if bool(out.all()):
-        out[0] = False
+    out[0], out[1] = True, False
     learner = learned(LEARNERS[name](), x, y)
     learner.scores(x)
     for part in torch.split(out.nonzero().flatten(), 9):
@@ -246,7 +245,7 @@ def test_samples_that_cannot_have_been_learned_are_refused(name):
         (
             torch.cat([x[own], x[:1]]),
             [1] * (most + 1),
-            f"{most} samples of 1 were learned, 1 fewer",
+            f"{most} samples of 1 were learned",
         ),
         (x[~own][:most], [1] * most, "as many, with another sum"),
         (x[:2, :5], y[:2], "x: "),
@@ -285,7 +284,7 @@ def test_a_closed_form_has_nothing_to_forget(name):
 @pytest.mark.parametrize("learner", [ER(), onepass.Finetune()])
 def test_a_network_can_neither_unlearn_nor_be_merged(learner):
     x, y = made_samples()
-    with pytest.raises(InputError, match="cannot unlearn samples: closed-form .* forget removes"):
+    with pytest.raises(InputError, match="cannot unlearn samples: closed-form methods can"):
         learner.unlearn(x, y)
     with pytest.raises(InputError, match="cannot be merged: closed-form methods can"):
         learner.merge(learner)
