@@ -9,7 +9,6 @@ import weakref
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
