@@ -340,7 +340,7 @@ class NetworkLearner(Learner):
 
     @property
     def capture_seconds(self) -> float:
-        return self.trainer.capture_seconds
+        return self.trainer.capture_seconds if self._prepared else 0.0
 
     # ---- internals
 

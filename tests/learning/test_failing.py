@@ -78,7 +78,7 @@ class Fragile(nn.Module):
 def fuses_everywhere(monkeypatch):
     """Puts fuses before the step, at the loss, in the middle of the optimiser's update, and where
     memories take a batch."""
-    kind = onepass.Learner
+    kind = onepass.NetworkLearner
     once, descend = Trainer.run_once, kind.descend
 
     def before_the_step(self, step, x, y):
