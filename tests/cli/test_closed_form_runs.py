@@ -87,7 +87,9 @@ def test_vectors_in_a_table_and_in_arrays_are_learned(tmp_path: Path) -> None:
     y = np.arange(120) % 3
     x = (2 * np.eye(5)[y] + 0.3 * rng.normal(size=(120, 5))).astype(np.float32)
     np.savez(tmp_path / "v.npz", train_x=x[:90], train_y=y[:90], test_x=x[90:], test_y=y[90:])
-    rows = [",".join(map(str, [*values, f"kind {label}"])) for values, label in zip(x, y, strict=True)]
+    rows = [
+        ",".join(map(str, [*values, f"kind {label}"])) for values, label in zip(x, y, strict=True)
+    ]
     (tmp_path / "v.csv").write_text("\n".join(["a,b,c,d,e,label", *rows]))
     own = ("--label", "label", "--test-fraction", 0.25)
     for options in ((tmp_path / "v.npz",), (tmp_path / "v.csv", *own)):
