@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from onepass.evaluation.probes import BalanceProbe as BalanceProbe
     from onepass.gsa_paper.paper import paper as paper
     from onepass.learning.checkpoint.file import open_learner as open  # noqa: F401
+    from onepass.learning.closed_form import ClosedForm as ClosedForm
     from onepass.learning.learner import Learner as Learner
     from onepass.learning.network_learner import NetworkLearner as NetworkLearner
     from onepass.methods import *  # noqa: F403 - so that a new method needs no line here

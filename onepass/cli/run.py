@@ -113,7 +113,10 @@ def run_command(
             autocompletion=shared.complete_encoders,
         ),
     ] = None,
-    memory: Annotated[int, typer.Option(help="Samples that the memory may keep.")] = Job.memory,
+    memory: Annotated[
+        int | None,
+        typer.Option(help=f"Samples that the memory may keep (default: {Job.memory})."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The first seed.")] = Job.seed,
     seeds: Annotated[
         int, typer.Option(min=1, max=MOST_SEEDS, help="Number of seeds, one run for each.")
@@ -210,7 +213,7 @@ def run_command(
         Job(
             method=name,
             dataset=dataset,
-            memory=memory,
+            memory=Job.memory if memory is None else memory,
             seed=job_seed,
             stream=stream,
             tasks=tasks,
@@ -246,6 +249,8 @@ def run_command(
     _check_jobs(jobs)
     if anyway and not resume:
         raise InputError("--anyway works with --resume only: give both")
+    if memory is not None:
+        _say_who_keeps_nothing(jobs)
     options = executors.RunOptions(out, resume, parse_checkpoint(checkpoint), anyway)
     executor = executors.choose_executor(jobs, parse_jobs_at_once(jobs_at_once))
     began = _preset_line(used, chosen=preset is not None)
@@ -329,6 +334,13 @@ def _check_jobs(jobs: list[Job]) -> None:
         if job.folder_name in folders:
             raise InputError(f"{job.method!r} is given twice")
         folders.add(job.folder_name)
+
+
+def _say_who_keeps_nothing(jobs: list[Job]) -> None:
+    """Prints a line that names the methods on which `--memory` has no effect, if there are any."""
+    names = dict.fromkeys(job.method for job in jobs if not job.uses_memory)
+    if names:
+        print_line(f"--memory has no effect on {', '.join(names)}, which keep no samples")
 
 
 def _run_jobs(

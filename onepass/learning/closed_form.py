@@ -167,6 +167,11 @@ class ClosedForm(Learner):
     def solve(self, moments: Moments) -> Linear:
         """Returns the classifier for features in units of 1. Its scores are logits."""
 
+    def solved_features(self, shape: tuple[int, ...]) -> int:
+        """Returns how many features a solve takes products of, for samples of this shape: 0 for a
+        method without a Gram matrix. A solve takes their cube in operations."""
+        return self.features_for(math.prod(shape)) if self.with_gram else 0
+
     @property
     def largest_feature(self) -> int:
         """The largest absolute value of a feature, in grid steps."""
@@ -515,7 +520,10 @@ class ClosedForm(Learner):
 
     @property
     def _parts(self) -> dict[str, StatefulPart]:
-        return {"sums": self._sums} if self._prepared else {}
+        if not self._prepared:
+            return {}
+        self._empty_buffer()
+        return {"sums": self._sums}
 
     # ---- saving
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,7 @@ from onepass.functional.random_features import (
 )
 from onepass.learning.closed_form import ClosedForm
 from onepass.learning.registry import method
+from onepass.learning.traits import Traits
 
 TURN = 4096  # steps in a turn
 MOST_FEATURES = 10_000  # of `width="auto"`: 0.8 GB of sums
@@ -99,6 +100,8 @@ class KernelLDA(ClosedForm):
 
     width: int | Literal["auto"] = "auto"
     gamma: float | Literal["auto"] = "auto"
+
+    traits: ClassVar[Traits] = Traits(quick={"width": 64})
 
     def check_settings(self) -> None:
         super().check_settings()

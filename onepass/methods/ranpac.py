@@ -23,7 +23,7 @@ D x D: a second at D = 2048, minutes at 10 000. Kept: counts, sums, and the sum 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -39,6 +39,7 @@ from onepass.functional.random_features import (
 )
 from onepass.learning.closed_form import ClosedForm
 from onepass.learning.registry import method
+from onepass.learning.traits import Traits
 
 MOST_FEATURES = 10_000  # of `width="auto"`: 0.8 GB of sums
 
@@ -85,6 +86,8 @@ class RanPAC(ClosedForm):
 
     width: int | Literal["auto"] = "auto"
     strength: float | Literal["auto"] = "auto"
+
+    traits: ClassVar[Traits] = Traits(quick={"width": 64})
 
     def check_settings(self) -> None:
         super().check_settings()

@@ -252,6 +252,7 @@ class Job:
         is 0, so that runs that differ only in their seeds are scored at the same steps. A method
         that learns all classes as one task is scored as if it did not."""
         from onepass.evaluation import schedule
+        from onepass.learning.closed_form import ClosedForm
 
         info = registry.get(self.method)
         if self.every is not None or info.learner.traits.trains_to_score:
@@ -261,7 +262,10 @@ class Job:
             table["tasks"] = usual_tasks
         try:
             scored = full.hold_out(self.validation) if self.validation else full
-            return schedule.default_every(streams.make_stream(scored, table, seed=0))
+            stream, learner = streams.make_stream(scored, table, seed=0), None
+            if issubclass(info.learner, ClosedForm):
+                learner = construct(info.learner, **self.chosen_settings())
+            return schedule.default_every(stream, learner)
         except OnepassError:  # making the run, or a check before it, raises the error
             return None
 

@@ -55,6 +55,7 @@ class BenchCase:
         """Returns a new learner in the common setting, with `settings` on top. Raises InputError if
         they have seed, device or memory, or if the method trains no network."""
         info = registry.get(self.method)
+        expect_network(construct(info.learner), "a bench")  # before settings that others lack
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(

@@ -1,5 +1,5 @@
-"""Checks of closed-form methods: exact sums, which no order, cut or device changes, and a classifier
-that is solved from them alone."""
+"""Checks of closed-form methods: no order, cut or device changes their sums, and these alone decide
+their scores."""
 
 from __future__ import annotations
 
