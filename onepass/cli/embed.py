@@ -48,9 +48,10 @@ def embed_command(
     root: shared.DataRoot = None,
     imports: Imports = None,
 ) -> None:
-    """Encode a dataset into a file of vectors; go on where it was stopped.
+    """Turn photos or texts into a file of vectors.
 
-    The file is a dataset: onepass run METHOD --dataset features.npz.
+    The file is a dataset: onepass run METHOD --dataset features.npz. A job that was stopped goes on
+    where it was.
     """
     from onepass.encoders import Encoder
     from onepass.encoders.embed import embed, find_source

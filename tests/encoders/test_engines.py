@@ -92,6 +92,15 @@ def test_no_setting_of_the_process_lowers_the_precision(network):
     assert convolutions.fp32_precision == before
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
+def test_the_compiled_network_has_the_same_bits_in_full_batches_and_others(network, monkeypatch):
+    """Compiled for a CPU here, since there may be no GPU."""
+    monkeypatch.setattr(engines, "COMPILED_BATCH", 4)
+    pixels = random_pixels(11)
+    assert np.array_equal(engines.Compiled(network, CPU)(pixels), Torch(network, CPU)(pixels))
+
+
 def test_batches_have_one_shape():
     shapes = []
 
