@@ -234,12 +234,12 @@ class ClosedForm(Learner):
         """Raises an InputError if the sums of another learner cannot be added. Returns whether its
         features differ by rounding."""
         mine, theirs = self._basis(), other._basis()
-        rounded = self.encoder is not None and self._expect_encoder(theirs["encoder"], approximate)
-        for name, value in mine.items():
-            if theirs[name] != value and not (rounded and name == "encoder"):
+        rounded = self._expect_encoder(other.encoder_identity(), approximate)
+        for name in mine | theirs:
+            here, there = mine.get(name), theirs.get(name)
+            if here != there and not (rounded and name == "encoder"):
                 raise InputError(
-                    f"the two learners cannot be merged: {name} is {value} here and "
-                    f"{theirs[name]} there"
+                    f"the two learners cannot be merged: {name} is {here} here and {there} there"
                 )
         self._expect_exact("merge")
         other._expect_exact("merge")
@@ -320,7 +320,9 @@ class ClosedForm(Learner):
             self._empty_buffer()
             digest = hashlib.sha256(json.dumps(self._basis(), sort_keys=True).encode())
             if self._prepared:
-                digest.update(json.dumps([self._sums.labels, self.approximate]).encode())
+                digest.update(json.dumps(self._sums.labels).encode())
+                if self.approximate:
+                    digest.update(b"approximate")
                 kind = "<i8" if self.halflife is None else "<f8"
                 for row in self._sums.rows_of_numbers():
                     digest.update(row.cpu().numpy().astype(kind).tobytes())
@@ -334,11 +336,12 @@ class ClosedForm(Learner):
             "std": self.std,
             "scale": self.scale,
             "halflife": self.halflife,
-            "encoder": self.encoder_identity(),
             "grid": [grid.STEPS, grid.LARGEST, grid.LARGEST_SCALED],
         }
         if self._inputs is None:
             return common
+        if self.encoder is not None:
+            common["encoder"] = self.encoder_identity()
         dtype = str(self._dtype).removeprefix("torch.")
         sample = {"samples": f"{dtype} {list(self._inputs.shape)}", "width": self._width}
         return {**common, **sample, "projection": self._projection}
@@ -412,8 +415,8 @@ class ClosedForm(Learner):
             )
         self._width = self.features_for(made.values)
         if self.with_gram and self.torch_device.type == "cpu":
-            # sums in float64, and the products of a block
-            ram.expect_ram(12 * self._width**2, f"{self.key} with {self._width} features")
+            # sums in float64, and two copies of them to solve
+            ram.expect_ram(24 * self._width**2, f"{self.key} with {self._width} features")
         self.features = self.make_features(made.values, self._width).to(self.torch_device)
         self._projection = _hash_of(self.features)
         self._sums = self._new_sums()

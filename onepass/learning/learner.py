@@ -54,11 +54,12 @@ class Learner(ABC):
     ----------
     mean
         The value to subtract from each channel, in units of pixel / 255 or of the float image. For
-        vectors: one value, or one per feature. Ignored if the network has its own preprocessing.
+        vectors: one value, or one per feature. Ignored if a network has its own preprocessing.
     std
         The value to divide by after that, in the same units.
     seed
-        The seed of initialisation, draws and augmentation, which have a generator each.
+        The seed of all that is random. Initialisation, draws and augmentation have a generator
+        each.
     device
         `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1` for the second GPU, or `mps`.
     encoder

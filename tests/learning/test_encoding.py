@@ -184,3 +184,11 @@ def test_features_of_another_engine_need_approximate(tiny, monkeypatch):
     on(there)
     again.learn(x[:1], y[:1])
     assert again.approximate  # other features were added
+
+
+def test_learners_with_and_without_an_encoder_are_not_merged():
+    features, plain = shared_encoder(HASH, "auto").encode(TEXTS), onepass.NCM()
+    plain.learn(features, LABELS)
+    for one, other in ((plain, learned(onepass.NCM)), (learned(onepass.NCM), plain)):
+        with pytest.raises(InputError, match="cannot be merged: encoder is"):
+            one.merge(other)
