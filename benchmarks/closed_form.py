@@ -103,7 +103,7 @@ def measure_learning(given, width):
 
 
 def solve(learner, x):
-    learner._linear = None  # as after learning
+    learner._scorer = None  # as after learning
     learner.predict(x)
 
 

@@ -31,6 +31,13 @@ def merge_command(
         list[Path], typer.Argument(help="Two or more files of closed-form learners.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+    approximate: Annotated[
+        bool,
+        typer.Option(
+            "--approximate",
+            help="Merge features of a :float encoder that were rounded in another way, too.",
+        ),
+    ] = False,
     imports: Imports = None,
     as_json: Json = False,
 ) -> None:
@@ -44,7 +51,7 @@ def merge_command(
     merged = _open(first)
     for path in others:
         try:
-            merged.merge(_open(path))
+            merged.merge(_open(path), approximate=approximate)
         except InputError as problem:
             raise InputError(f"{path}: {problem}") from None
     merged.save(output)

@@ -52,10 +52,9 @@ def product(a: Tensor, b: Tensor, b_norm: float, b_largest: float) -> Tensor:
 def gram(h: Tensor) -> tuple[Tensor, bool]:
     """Returns the upper triangle of h^T h (D, D) for whole numbers h (n, D) in float32, and whether
     float32 was enough. The lower triangle may hold anything."""
-    squares = float(h.square().sum(dim=0, dtype=torch.float64).amax())
-    exact = squares < EXACT_FLOAT32
     if h.device.type != "cpu":
-        narrow = exact and float(h.abs().amax()) <= ELEVEN_BITS
+        squares = float(h.square().sum(dim=0, dtype=torch.float64).amax())
+        narrow = squares < EXACT_FLOAT32 and float(h.abs().amax()) <= ELEVEN_BITS
         h = h if narrow else h.double()
         with _no_lower_precision():
             return h.T @ h, narrow
@@ -64,9 +63,11 @@ def gram(h: Tensor) -> tuple[Tensor, bool]:
     # h in C order is h^T in Fortran's order, so BLAS computes (h^T) (h^T)^T without a copy. Its
     # lower triangle in Fortran's order is the upper one in C order.
     with blas_threads():
-        if exact:
-            found = blas.ssyrk(1.0, h.numpy().T, lower=1)
-        else:
+        found = blas.ssyrk(1.0, h.numpy().T, lower=1)
+        # A sum of squares that reaches 2^24 stays there, however it is rounded. If none has, all
+        # were exact, and they bound every other entry.
+        exact = bool(found.diagonal().max() < EXACT_FLOAT32)
+        if not exact:
             found = blas.dsyrk(1.0, h.double().numpy().T, lower=1)
     return torch.from_numpy(found.T), exact
 
@@ -84,9 +85,12 @@ def add_upper(total: Tensor, more: Tensor, sign: int) -> None:
 def class_sums(h: Tensor, rows: Tensor, classes: int) -> Tensor:
     """Returns the sum of the whole numbers h (n, D) of each class, (classes, D) in float64. `rows`
     (n) is the class of each sample."""
-    sums = torch.zeros(classes, h.shape[1], dtype=torch.float64, device=h.device)
-    # float64 holds any of these sums, so the order of a parallel sum does not matter
-    return sums.index_add_(0, rows, h.double())
+    least, largest = torch.aminmax(h)
+    narrow = len(h) * max(-float(least), float(largest)) < EXACT_FLOAT32
+    values = h if narrow else h.double()
+    # no sum passes what its type holds, so the order of a parallel sum does not matter
+    sums = torch.zeros(classes, h.shape[1], dtype=values.dtype, device=h.device)
+    return sums.index_add_(0, rows, values).double()
 
 
 @contextmanager

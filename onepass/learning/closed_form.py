@@ -146,7 +146,7 @@ class ClosedForm(Learner):
     _inputs: Inputs | None = field(init=False, default=None)
     _dtype: torch.dtype = field(init=False, default=torch.float32)
     _sums: Sums = field(init=False)
-    _linear: Linear | None = field(init=False, default=None)  # solved from the sums as they are
+    _scorer: Scorer | None = field(init=False, default=None)  # solved from the sums as they are
     # batches on the grid, with labels, that are learned but not yet added to the sums
     _waiting: list[tuple[Tensor, list[Label]]] = field(init=False, default_factory=list)
     _room: float = field(init=False, default=0)  # samples that fit into the sums for certain
@@ -382,7 +382,7 @@ class ClosedForm(Learner):
         self._room = (EXACT_FLOAT64 - largest) / self.largest_feature**2
 
     def _changed(self) -> None:
-        self._linear = None
+        self._scorer = None
 
     # ---- the contract of a learner
 
@@ -484,18 +484,22 @@ class ClosedForm(Learner):
         if not self.classes:
             self._expect_learned()
             raise NotFittedError(f"this {type(self).__name__} has unlearned all that it learned")
-        if self._linear is None:
+        if self._scorer is None:
             self._empty_buffer()
             with torch.inference_mode(False), torch.no_grad(), devices.own_precision():
-                self._linear = self.solve(self._sums.moments())
+                self._scorer = Scorer(self.features, self.solve(self._sums.moments()))
         return Predictor(
             classes=tuple(self.classes),
             shape=self._grid.shape,
             dtype=self._dtype,
             where=self.torch_device,
             normalise=self._grid,
+<<<<<<< HEAD
             scorer=Scorer(self.features, self._linear),
             sampler=self.sampler,
+=======
+            scorer=self._scorer,
+>>>>>>> d38
         )
 
     @property
