@@ -494,12 +494,8 @@ class ClosedForm(Learner):
             dtype=self._dtype,
             where=self.torch_device,
             normalise=self._grid,
-<<<<<<< HEAD
-            scorer=Scorer(self.features, self._linear),
-            sampler=self.sampler,
-=======
             scorer=self._scorer,
->>>>>>> d38
+            sampler=self.sampler,
         )
 
     @property
