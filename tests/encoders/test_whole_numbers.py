@@ -1,5 +1,9 @@
 import hashlib
+import os
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,11 +155,50 @@ def test_whole_features_point_where_the_float_ones_do(lite0):
     torch.testing.assert_close(original, expected, atol=2e-5, rtol=1e-4)
 
 
+PINNED = "399f294665e7ec5d"
+
+
 def test_features_of_lite0_are_pinned(lite0):
     """The same hash on every machine: whole numbers alone lead from the pixels to it."""
     pixels = torch.from_numpy(random_pixels(2, 224, seed=1))
     found = freeze(lite0, whole=True)(pixels).numpy().astype("<f4").tobytes()
-    assert hashlib.sha256(found).hexdigest()[:16] == "399f294665e7ec5d"
+    assert hashlib.sha256(found).hexdigest()[:16] == PINNED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+        {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+        {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"},
+    ],
+    ids=lambda limits: " ".join(limits.values()),
+)
+def test_neither_instructions_nor_modes_of_the_processor_change_a_bit(limits):
+    helpers = str(Path(__file__).parents[1] / "helpers")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.append({helpers!r})\n{OTHER_PROCESS}"],
+        env=os.environ | limits,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [PINNED, PINNED]
+
+
+OTHER_PROCESS = """
+import hashlib, torch
+from tiny_encoders import random_pixels
+from onepass.encoders.efficientnet_lite import pretrained
+from onepass.encoders.engines import Torch
+from onepass.encoders.openvino_engine import OpenVINO
+from onepass.encoders.whole_numbers import freeze
+network = freeze(pretrained("efficientnet-lite0"), whole=True)
+for engine in (Torch(network, torch.device("cpu")), OpenVINO(network, 224)):
+    found = engine(random_pixels(2, 224, seed=1)).astype("<f4").tobytes()
+    print(hashlib.sha256(found).hexdigest()[:16])
+"""
 
 
 @settings(max_examples=5)
