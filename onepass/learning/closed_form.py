@@ -330,7 +330,7 @@ class ClosedForm(Learner):
 
     def _basis(self) -> dict[str, Any]:
         """Returns what two learners must share so that their sums can be added."""
-        common = {
+        common: dict[str, Any] = {
             "method": self.key,
             "mean": self.mean,
             "std": self.std,
