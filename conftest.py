@@ -51,3 +51,19 @@ def one_thread():
 def doctests_run_in_an_empty_folder(request, monkeypatch):
     if isinstance(request.node, pytest.DoctestItem):
         monkeypatch.chdir(request.getfixturevalue("tmp_path"))
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Puts small random networks in the place of the published encoders, for images of 32
+    pixels."""
+    from tiny_encoders import tiny_network
+
+    from onepass.encoders import efficientnet
+    from onepass.encoders.whole_numbers import freeze, weights_sha256
+
+    networks = {f"efficientnet-lite{n}": tiny_network(seed=n) for n in range(3)}
+    hashes = {name: weights_sha256(freeze(net, whole=True)) for name, net in networks.items()}
+    monkeypatch.setattr(efficientnet, "pretrained", networks.__getitem__)
+    monkeypatch.setattr(efficientnet, "DERIVED", hashes)
+    return networks

@@ -40,7 +40,6 @@ from onepass.base.devices import threads_and_determinism
 from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.loop import evaluate
 from onepass.learning import registry
-from onepass.learning.image_counts import images_per_batch
 from onepass.learning.network_copies import LONGEST, WeightAverage
 from onepass.learning.replay import (
     NORMALISED_BY,
@@ -239,7 +238,7 @@ def main() -> None:
         }
         for name in names
     }
-    costs = {"images": images_per_batch(learner, job.batch), "seconds": last.seconds}
+    costs = {"images": learner.images_per_batch(job.batch), "seconds": last.seconds}
     whole = {**given, "settings": settings, **costs, "summary": summary, "points": scores.points}
     print(json.dumps({**whole, **describe_environment()}), flush=True)
 

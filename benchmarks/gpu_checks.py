@@ -15,12 +15,12 @@ import time
 from dataclasses import make_dataclass
 
 from onepass.learning import registry
-from onepass.learning.learner import Learner
+from onepass.learning.network_learner import NetworkLearner
 from onepass.tools.checks import CHECKS, NEEDS_GPU
 from onepass.tools.checks.helpers import self_distillation_settings
 
 
-def with_lessons(method: type[Learner]) -> type[Learner]:
+def with_lessons(method: type[NetworkLearner]) -> type[NetworkLearner]:
     """Returns a subclass of the method with self-distillation settings as defaults."""
     fields = [(name, object, value) for name, value in self_distillation_settings(method).items()]
     return make_dataclass(method.__name__, fields, bases=(method,), kw_only=True, eq=False)

@@ -17,7 +17,6 @@ from multiprocessing import get_context
 import torch
 
 from onepass.executors.processes.cuda_mps import cuda_mps_service
-from onepass.learning.image_counts import images_per_batch
 from onepass.runs.environment import describe_environment
 from onepass.tools.bench import BenchCase, RandomBatches
 
@@ -89,7 +88,7 @@ def main():
     given = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in given.pairs)
     case = BenchCase(given.method, settings=settings, device="cuda", steps=given.steps)
-    images = images_per_batch(case.learner(), case.batch).trained
+    images = case.learner().images_per_batch(case.batch).trained
     for way in given.ways:
         for runs in given.runs:
             if way == "mps":

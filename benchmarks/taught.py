@@ -23,7 +23,7 @@ import torch
 
 from onepass.base.parts import Step
 from onepass.learning import execution
-from onepass.learning.learner import Learner
+from onepass.learning.network_learner import NetworkLearner
 from onepass.runs.environment import describe_environment
 from onepass.tools.bench import BenchCase, RandomBatches
 
@@ -35,7 +35,9 @@ KINDS: dict[str, dict[str, str]] = {
 WARM_UP, ROUNDS = 20, 7
 
 
-def learning(case: BenchCase, settings: dict[str, str]) -> tuple[Learner, Callable[[], None]]:
+def learning(
+    case: BenchCase, settings: dict[str, str]
+) -> tuple[NetworkLearner, Callable[[], None]]:
     """Returns a learner with these settings too, and a function that takes one step of it."""
     case = replace(case, settings={**case.settings, **settings})
     learner, batches = case.learner(), RandomBatches(case)
@@ -43,7 +45,7 @@ def learning(case: BenchCase, settings: dict[str, str]) -> tuple[Learner, Callab
     return learner, lambda: batches.learn(learner)
 
 
-def forward_of(learner: Learner, case: BenchCase) -> Callable[[], Any]:
+def forward_of(learner: NetworkLearner, case: BenchCase) -> Callable[[], Any]:
     """Returns a function that makes the average's forward pass, captured if steps are."""
     average, where = learner.trainer.distillation.teaching, learner.trainer.torch_device
     assert average is not None

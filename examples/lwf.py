@@ -26,15 +26,15 @@ import onepass
 from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import require
 from onepass.functional.losses import cross_entropy, distillation
-from onepass.learning.learner import Learner
 from onepass.learning.network_copies import PreviousNetwork
+from onepass.learning.network_learner import NetworkLearner
 from onepass.learning.registry import method
 from onepass.learning.traits import Traits
 
 
 @method("lwf", paper="Li, Hoiem, Learning without Forgetting", year=2016, boundaries="uses")
 @dataclass(kw_only=True, eq=False)
-class LwF(Learner):
+class LwF(NetworkLearner):
     """Learning without forgetting.
 
     Parameters

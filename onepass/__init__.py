@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from onepass.base.errors import UnknownNameError as UnknownNameError
     from onepass.data import Dataset as Dataset
     from onepass.data import load as load
+    from onepass.encoders import Encoder as Encoder
     from onepass.evaluation.callbacks import Listener as Listener
     from onepass.evaluation.loop import evaluate as evaluate
     from onepass.evaluation.probes import BalanceProbe as BalanceProbe
     from onepass.gsa_paper.paper import paper as paper
     from onepass.learning.checkpoint.file import open_learner as open  # noqa: F401
+    from onepass.learning.closed_form import ClosedForm as ClosedForm
     from onepass.learning.learner import Learner as Learner
+    from onepass.learning.network_learner import NetworkLearner as NetworkLearner
     from onepass.methods import *  # noqa: F403 - so that a new method needs no line here
     from onepass.streams import Blurry as Blurry
     from onepass.streams import ClassIncremental as ClassIncremental

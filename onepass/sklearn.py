@@ -1,4 +1,4 @@
-"""`OnePassClassifier`: any method as a scikit-learn classifier.
+"""`OnePassClassifier`: any method as a scikit-learn classifier. `Encoder`: a transformer.
 
 >>> from sklearn.datasets import load_digits
 >>> from sklearn.model_selection import train_test_split
@@ -16,11 +16,12 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from onepass import encoders
 from onepass.base import inputs
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
@@ -217,3 +218,45 @@ def _sorted_classes(*labels: Array) -> Array:
     different = [label for array in labels for label in _plain_labels(np.unique(array))]
     inputs.as_labels(different, len(different))
     return np.unique(np.concatenate(labels))
+
+
+class Encoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A frozen encoder as a transformer: a batch of photos or texts becomes an array of vectors.
+
+    Nothing is learned from data. The encoder is loaded when it is first used.
+
+    Parameters
+    ----------
+    name
+        The name of an encoder; `onepass list encoders` lists them.
+    device
+        auto, cpu, mps, cuda or cuda:N.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from onepass.sklearn import Encoder
+    >>> model = make_pipeline(Encoder("text:hash"), LogisticRegression())
+    >>> mails = ["buy it now", "buy two", "see you at noon", "see you soon"]
+    >>> model.fit(mails, ["spam", "spam", "ham", "ham"]).predict(["buy soon", "see it at noon"])
+    array(['spam', 'ham'], dtype='<U4')
+    """
+
+    def __init__(self, name: str, device: str = "auto") -> None:
+        self.name = name
+        self.device = device
+
+    def fit(self, x: Any, y: Any = None) -> Self:
+        """Loads the encoder."""
+        self.encoder_ = encoders.Encoder(self.name, self.device)
+        return self
+
+    def transform(self, x: Any) -> Array:
+        """Returns the vectors of a batch (n, d) as float32: a list of paths, Pillow images or
+        texts, or an array of images."""
+        if not hasattr(self, "encoder_"):
+            self.fit(x)
+        vectors: Array = self.encoder_.encode(x).numpy()
+        return vectors
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True  # there is nothing to fit

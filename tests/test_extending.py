@@ -1,5 +1,6 @@
 """The Python blocks of docs/extending.md form a module, and its methods and probe work."""
 
+import doctest
 import importlib
 import re
 import sys
@@ -16,7 +17,7 @@ from onepass.evaluation.probes import PROBES
 from onepass.functional.losses import sample_cross_entropy
 from onepass.learning.registry import METHODS
 from onepass.nets import NETWORKS
-from onepass.tools.checks import CHECKS, check_method
+from onepass.tools.checks import CHECKS, NEEDS_GPU, check_method
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 KINDS = ("MyER", "TwoViews", "CosineER", "EvenER")
@@ -70,6 +71,15 @@ def test_every_method_on_the_page_keeps_the_whole_contract(kind, page):
     """The shorter ones have no example in their docstring, so one check fails for them."""
     failed = set(check_method(getattr(page, kind)).failed)
     assert failed <= ({"the_file_explains_itself"} if kind != "MyER" else set())
+
+
+def test_the_closed_form_method_on_the_page_keeps_the_contract(page):
+    outcome = check_method(page.ScaledMean)
+    assert set(outcome.failed) == set()
+    assert set(outcome.exempt) <= set(NEEDS_GPU)
+    tests = doctest.DocTestFinder().find(page.ScaledMean, globs=vars(page), name="ScaledMean")
+    found = [doctest.DocTestRunner().run(test) for test in tests if test.examples]
+    assert [result.failed for result in found] == [0]
 
 
 def test_strength_weights_the_replay_loss(page):

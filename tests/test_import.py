@@ -110,6 +110,7 @@ def test_every_public_name_can_be_imported() -> None:
         ("sweep", "-h"),
         ("table", LINES),
         ("table", LINES, "--format", "csv", "--pivot", "memory"),
+        ("list", "encoders"),
         ("runs", "list", LINES),
         ("runs", "list", RUNS),
     ],

@@ -19,7 +19,7 @@ from onepass.base.settings import setting_names
 from onepass.learning import registry
 from onepass.sklearn import EXPECTED_TO_FAIL, OnePassClassifier
 
-FAST = {"er": {"replay": 16}, "gsa": {"mix": 16}, "scr": {"replay": 16}}
+FAST = {"er": {"replay": 16}, "gsa": {"mix": 16}, "scr": {"replay": 16}, "ridge": {}}
 WORDS = ("owl", "cat", "bee")  # not in alphabetical order
 
 

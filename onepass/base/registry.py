@@ -80,7 +80,7 @@ class Registry(Generic[Entry]):
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self:
-            own = f" For a {self.kind} of your own, give --import MODULE."
+            own = f" For your own {self.kind}, give --import MODULE."
             raise UnknownNameError(self.kind, name, self.names(), own if self.group else "")
         return self.entries[name]
 

@@ -149,6 +149,18 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} m" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
+def format_bytes(count: int) -> str:
+    """Returns a number of bytes with a unit; "-" for none.
+
+    >>> format_bytes(0), format_bytes(7200), format_bytes(3_080_000)
+    ('-', '7.2 kB', '3.1 MB')
+    """
+    if not count:
+        return "-"
+    unit, name = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
+    return f"{count / unit:.1f} {name}"
+
+
 def _replace_unencodable(problem: UnicodeError) -> tuple[str, int]:
     """Returns a replacement for the characters that an encoding lacks, and the position after them:
     similar ASCII, or escape sequences."""

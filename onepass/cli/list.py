@@ -1,5 +1,5 @@
-"""`onepass list`: the registered methods, datasets, streams, networks and probes; the settings and
-presets of methods."""
+"""`onepass list`: the registered methods, datasets, streams, networks, encoders and probes; the
+settings and presets of methods."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, expect_one_of, print_text
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.registry import DATASETS
+from onepass.encoders.registry import list_encoders
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
 from onepass.runs.spec import preset_names
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from onepass.learning.learner import Learner
     from onepass.memory import Store
 
-LISTED = ("methods", "datasets", "streams", "networks", "probes", "settings", "presets")
+LISTED = ("methods", "datasets", "streams", "networks", "encoders", "probes", "settings", "presets")
 SAMPLES = 100  # capacity of the memories whose bytes per sample are listed
 
 
@@ -36,6 +37,7 @@ Examples:
   onepass list methods
   onepass list methods --columns method,paper,year
   onepass list datasets --json
+  onepass list encoders
   onepass list settings gsa
   onepass list presets gsa""",
 )
@@ -43,7 +45,7 @@ def list_command(
     what: Annotated[
         str,
         typer.Argument(
-            help="methods, datasets, streams, networks, probes, settings or presets.",
+            help="methods, datasets, streams, networks, encoders, probes, settings or presets.",
             autocompletion=shared.complete_words(*LISTED),
         ),
     ],
@@ -76,11 +78,10 @@ def list_command(
 
 
 def _method_rows() -> list[dict[str, Any]]:
-    from onepass.learning.image_counts import images_per_batch
 
     entries = []
     for info in registry.methods():
-        images = images_per_batch(construct(info.learner, **info.common.settings), batch=10)
+        images = construct(info.learner, **info.common.settings).images_per_batch(batch=10)
         stores = _stores_of_method(info.learner)
         kept = [" + ".join(store.column_names) for store in stores]
         entries.append(
@@ -109,7 +110,10 @@ def _stores_of_method(method: type[Learner]) -> list[Store]:
     from torch import nn
 
     from onepass.learning.memory_contents import stores_of
+    from onepass.learning.network_learner import NetworkLearner
 
+    if not issubclass(method, NetworkLearner):
+        return []
     features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     chosen = {"memory": SAMPLES} if "memory" in setting_names(method) else {}
     learner = construct(method, net=features, device="cpu", **chosen)
@@ -175,10 +179,11 @@ def _first_sentence_of(documented: object) -> str:
 
 
 def _setting_rows(method: str | None) -> list[dict[str, Any]]:
-    """Returns a row for each setting of a method, or for those that all methods share."""
-    from onepass.learning.learner import Learner
+    """Returns a row for each setting of a method, or for those that all methods share which train
+    a network."""
+    from onepass.learning.network_learner import NetworkLearner
 
-    learner = Learner if method is None else registry.get(method).learner
+    learner = NetworkLearner if method is None else registry.get(method).learner
     return [setting._asdict() for setting in describe_settings(learner)]
 
 
@@ -211,6 +216,7 @@ ROWS = {
     "datasets": _dataset_rows,
     "streams": _stream_rows,
     "networks": _network_rows,
+    "encoders": list_encoders,
     "probes": _probe_rows,
 }
 ROWS_OF_A_METHOD = {"settings": _setting_rows, "presets": _preset_rows}

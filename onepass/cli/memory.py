@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onepass.base.errors import InputError
+from onepass.base.settings import setting_names
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, print_text
 from onepass.data.labels import sorted_classes
@@ -38,6 +39,8 @@ def memory_command(
 
     content = read_checkpoint(model)
     learner = learner_for_predicting(content, str(model), device="cpu")
+    if "memory" not in setting_names(type(learner)):
+        raise InputError(f"{model} has no memory: {learner.key} keeps no samples")
     if not learner.steps or not len(learner.kept):
         raise InputError(
             f"{model} holds no samples: its memory was empty, or was left out when it was saved"

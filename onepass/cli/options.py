@@ -17,6 +17,7 @@ from onepass.base.cache_dir import cache_root
 from onepass.base.fileio import write_atomically
 from onepass.base.settings import describe_settings
 from onepass.data.known import dataset_names
+from onepass.encoders.registry import list_encoders
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
@@ -42,6 +43,10 @@ def complete_methods_or_all() -> Completions:
 
 def complete_datasets() -> Completions:
     return list(dataset_names())
+
+
+def complete_encoders() -> Completions:
+    return [(str(row["encoder"]), str(row["what"])) for row in list_encoders()]
 
 
 def complete_streams() -> Completions:
@@ -142,7 +147,8 @@ Checkpoint = Annotated[
     str,
     typer.Option(
         metavar="N|auto|none",
-        help="Steps between checkpoints; auto: one every ten seconds.",
+        help="Steps between checkpoints; auto: one every ten seconds, or for closed-form methods "
+        "with over 64 MB of sums one at the end.",
         autocompletion=complete_words("auto", "none"),
     ),
 ]

@@ -24,6 +24,7 @@ from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, expect_one_of, messages, parse_count, print_text
 from onepass.cli.progress import JobBars, print_line
+from onepass.data.known import is_path
 from onepass.learning import registry
 from onepass.learning.registry import COMMON
 from onepass.report import layout, rows
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 IMPORT_AFTER = 2.0  # seconds
 CLASS_ORDERS = ("natural", "shuffled")
 MOST_THREADS = 1024
+TESTED = 0.2  # of each class of a folder without test images
 MOST_SEEDS = 1000  # each seed is a job, which is validated and gets a bar before the first starts
 
 
@@ -49,7 +51,8 @@ Examples:
   onepass run gsa --dataset cifar100 --preset tuned --set lr=5e-4 --set current=0
   onepass run gsa --preset common --settings tune-gsa/best.toml
   onepass run er gsa --dataset cifar100 --memory 1000 --stream long-tail:rho=100
-  onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
+  onepass run ranpac gsa --dataset photos/ --encoder efficientnet-lite0
+  onepass run gsa --dataset photos/ --image-size 64
   onepass run er --dataset flowers.csv --label species --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
   onepass run er --probe balance
@@ -102,7 +105,18 @@ def run_command(
             autocompletion=shared.complete_words(*get_args(Normalise)),
         ),
     ] = Job.normalise,
-    memory: Annotated[int, typer.Option(help="Samples that the memory may keep.")] = Job.memory,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Learn the features of a frozen encoder; see: onepass list encoders.",
+            autocompletion=shared.complete_encoders,
+        ),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(help=f"Samples that the memory may keep (default: {Job.memory})."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The first seed.")] = Job.seed,
     seeds: Annotated[
         int, typer.Option(min=1, max=MOST_SEEDS, help="Number of seeds, one run for each.")
@@ -189,14 +203,17 @@ def run_command(
     for option, number in numbers.items():
         expect_type(f"--{option}", number, int | None)
     layout.expect_columns(terminal_table.column_names(columns), layout.COLUMNS)
-    choices = settings_of_options(settings, set_ or [], {"engine": engine, "precision": precision})
+    choices = settings_of_options(
+        settings, set_ or [], {"engine": engine, "precision": precision, "encoder": encoder}
+    )
     names = _expand_all(methods)
+    test_fraction = _test_fraction_of(dataset, test_fraction)
     used = default_preset(names) if preset is None else preset
     jobs = [
         Job(
             method=name,
             dataset=dataset,
-            memory=memory,
+            memory=Job.memory if memory is None else memory,
             seed=job_seed,
             stream=stream,
             tasks=tasks,
@@ -232,6 +249,8 @@ def run_command(
     _check_jobs(jobs)
     if anyway and not resume:
         raise InputError("--anyway works with --resume only: give both")
+    if memory is not None:
+        _say_who_keeps_nothing(jobs)
     options = executors.RunOptions(out, resume, parse_checkpoint(checkpoint), anyway)
     executor = executors.choose_executor(jobs, parse_jobs_at_once(jobs_at_once))
     began = _preset_line(used, chosen=preset is not None)
@@ -286,6 +305,20 @@ def _expand_all(methods: list[str]) -> list[str]:
     return [info.key for info in registry.methods()] if "all" in methods else methods
 
 
+def _test_fraction_of(dataset: str, chosen: float | None) -> float | None:
+    """Returns the fraction of the user's own data to test on: by default a fifth of a folder that
+    has no test images, which a line says."""
+    folder = Path(dataset)
+    if chosen is not None or not is_path(dataset) or not folder.is_dir():
+        return chosen
+    from onepass.data.folders import has_class_folders
+
+    if has_class_folders(folder):
+        return None
+    print_line(f"{printable(dataset)} has no test images: testing on {TESTED:g} of each class")
+    return TESTED
+
+
 def _preset_line(preset: str, chosen: bool) -> str:
     """Returns the line that names the preset in use."""
     to_compare = "" if chosen or preset == COMMON else f" (to compare methods: --preset {COMMON})"
@@ -301,6 +334,13 @@ def _check_jobs(jobs: list[Job]) -> None:
         if job.folder_name in folders:
             raise InputError(f"{job.method!r} is given twice")
         folders.add(job.folder_name)
+
+
+def _say_who_keeps_nothing(jobs: list[Job]) -> None:
+    """Prints a line that names the methods on which `--memory` has no effect, if there are any."""
+    names = dict.fromkeys(job.method for job in jobs if not job.uses_memory)
+    if names:
+        print_line(f"--memory has no effect on {', '.join(names)}, which keep no samples")
 
 
 def _run_jobs(

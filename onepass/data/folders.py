@@ -53,17 +53,12 @@ def read_class_folders(
     `image_size`; without it, all must have the size of the first. Without `channels`, they get one
     channel if all of them are grey, else three.
     """
-    if has_class_folders(folder):
+    classes, train, test = find_class_files(folder)
+    if test is not None:
         if test_fraction is not None:
             raise InputError(f"{folder} has a folder of test images: leave out the test fraction")
-        held = find_test_folder(folder)
-        assert held is not None
-        classes = class_names(folder / "train")
-        _expect_known(held, class_names(held), classes)
-        train, test = _list_images(folder / "train", classes), _list_images(held, classes)
     elif test_fraction is not None:
-        classes = class_names(folder)
-        train, test = _hold_out(*_list_images(folder, classes), test_fraction)
+        train, test = _hold_out(*train, test_fraction)
     else:
         raise DataError(
             f"{folder} has no train and test folders; if it holds a folder per class, give a test "
@@ -74,6 +69,19 @@ def read_class_folders(
     return Undecoded(
         tuple(classes), _image_split(train, shape, resize), _image_split(test, shape, resize)
     )
+
+
+def find_class_files(folder: Path) -> tuple[list[str], Files, Files | None]:
+    """Returns the classes of a folder, its training images, and its test images; None for these if
+    it has a folder per class, without `train` and `test`."""
+    if not has_class_folders(folder):
+        classes = class_names(folder)
+        return classes, _list_images(folder, classes), None
+    held = find_test_folder(folder)
+    assert held is not None
+    classes = class_names(folder / "train")
+    _expect_known(held, class_names(held), classes)
+    return classes, _list_images(folder / "train", classes), _list_images(held, classes)
 
 
 def class_names(folder: Path) -> list[str]:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass.base import inputs
 from onepass.base.devices import naming_large_settings
 from onepass.base.errors import InputError
 from onepass.data.iterables import Test, describe_type, xy_pairs
@@ -30,7 +29,6 @@ from onepass.evaluation.scoring import (
     predicted_rows,
     rows_of,
 )
-from onepass.learning.divergence import expect_not_diverged
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
@@ -141,7 +139,7 @@ def _ticks_of_stream(
     start: Tick,
     listener: Listener,
 ) -> Iterator[Tick]:
-    stream = stream.on(learner.trainer.torch_device)
+    stream = stream.on(learner.torch_device)
     test = StreamTestSet(stream)
     clock = _Clock(start, learner)
     hits, tried = start.hits, start.tried
@@ -189,8 +187,8 @@ def _ticks_of_batches(
     upcoming = xy_pairs(batches)
     if (first := next(upcoming, None)) is None:
         raise InputError("the stream has no batches: give at least one")
-    sample = inputs.as_samples(first[0])[0]
     if not learner._prepared:
+        sample = learner.sampler(first[0])[0]
         learner.prepare(tuple(sample.shape), sample.dtype)
     listener.started(Run(learner, None))
     clock, tick, task = _Clock(BEGINNING, learner), BEGINNING, learner.task
@@ -249,7 +247,7 @@ def _predict_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) 
     """Predicts a batch before it is learned. Returns the tick with the batch's samples added to
     `tried`, and the correct predictions to `hits`. A learner that has learned nothing yet counts as
     wrong on every sample."""
-    samples = inputs.as_samples(x)
+    samples = learner.sampler(x)
     truth = rows_of(learner, y, len(samples))
     with clock.scoring:
         hits = int((predicted_rows(learner, samples) == truth).sum()) if learner.steps else 0
@@ -281,7 +279,7 @@ def _score(
 ) -> Point:
     """Scores the learner, and returns the tick as a point. Raises a TrainingError if learning has
     diverged."""
-    expect_not_diverged(learner)
+    learner.expect_healthy()
     with clock.scoring:
         scores = test.score(learner, boundary=boundary)
     found = {"boundary": boundary, "loss": loss, **scores._asdict()}
@@ -324,14 +322,14 @@ class _TrainingStopwatch(_Stopwatch):
 
     def __init__(self, before: Tick, learner: Learner) -> None:
         super().__init__(before.seconds)
-        self.captured, self.trainer = before.capture, learner.trainer
+        self.captured, self.learner = before.capture, learner
 
     def __enter__(self) -> None:
-        self.before = self.trainer.capture_seconds
+        self.before = self.learner.capture_seconds
         super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        capture = self.trainer.capture_seconds - self.before
+        capture = self.learner.capture_seconds - self.before
         self.taken -= capture
         self.captured += capture

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from onepass.base.parts import ImageCount
+from onepass.base.text import format_bytes
 from onepass.evaluation.metrics import FEWEST_POINTS
-from onepass.learning.image_counts import images_per_batch
+from onepass.learning.closed_form import ClosedForm
 from onepass.learning.learner import Learner
 from onepass.learning.replay import Replay
 from onepass.streams import Stream
@@ -21,6 +22,9 @@ SHARE = 5  # scoring may cost a fifth of training
 # A run is long if so many values pass through the network: the pixels of 3000 colour images of
 # 32x32, learned with replay. With a convolutional network that takes a CPU minutes.
 LONG = 200_000_000
+WIDE = 4096  # features of a closed-form method; a solve of more takes minutes
+LONG_SOLVES = 10**11  # solves of so many cubed features take about a minute
+LARGE_SUMS = 2**26  # bytes; larger ones are written when asked, and at the end
 
 
 class ScoredSamples:
@@ -54,15 +58,18 @@ def twentieth(stream: Stream) -> int:
     return max(1, len(stream) // POINTS_PER_RUN)
 
 
-def default_every(stream: Stream) -> int | None:
+def default_every(stream: Stream, learner: Learner | None = None) -> int | None:
     """Returns the number of steps between evaluation points of a run on this stream, unless the
     user chooses it. None stands for a twentieth of the steps.
 
+    A closed-form learner that has to solve for more than 4096 features is scored at task ends only.
     If scoring would then cost more than a fifth of training, it is the smallest number at which it
     does not, or at which it costs no more than at task ends alone; and all steps, so that only task
     ends are left, if any-time accuracy would have too few points. Training is reckoned as plain
     replay in the common setting, so that all methods are scored at the same points. A short run
     keeps a twentieth."""
+    if solved_features(learner, stream) > WIDE:
+        return len(stream)
     scored, usual = ScoredSamples(stream), twentieth(stream)
     replayed = len(stream) * Replay.replay
     training = ImageCount(trained=samples_of(stream) + replayed).forwards
@@ -80,8 +87,8 @@ def scoring_cost(learner: Learner, stream: Stream, every: int, *, prequential: b
     """Returns what scoring will cost beside the training of this learner; "" for a short run, and
     for a method whose steps train nothing."""
     steps, scored = len(stream), ScoredSamples(stream)
-    images = images_per_batch(learner, len(stream.indices(0)))
-    views = 2 if learner.mirror_scores and stream.dataset.is_images else 1
+    images = learner.images_per_batch(len(stream.indices(0)))
+    views = 2 if getattr(learner, "mirror_scores", False) and stream.dataset.is_images else 1
     first = samples_of(stream) if prequential else 0
     chosen, fewest = (views * (scored.count(n) + first) for n in (every, steps))
     training = steps * images.forwards
@@ -94,6 +101,41 @@ def scoring_cost(learner: Learner, stream: Stream, every: int, *, prequential: b
     if chosen == fewest:
         return text
     return f"{text} ({fewest / training:.2f} at task ends only: --every {steps})"
+
+
+def solving_cost(learner: Learner, stream: Stream, every: int, *, prequential: bool) -> str:
+    """Returns what solving will cost a closed-form learner; "" for a short run."""
+    features, steps = solved_features(learner, stream), len(stream)
+    ends = {step for step in range(steps) if stream.ends_task(step)}
+    points = len(ends | set(range(every - 1, steps, every)))
+    solves = steps if prequential else points  # a prediction before each batch solves anew
+    if solves * features**3 < LONG_SOLVES:
+        return ""
+    text = (
+        f"solves {solves} times for {features:,} features, from "
+        f"{format_bytes(sums_bytes(learner, stream))} of sums"
+    )
+    if solves == len(ends):
+        return text
+    return f"{text} ({len(ends)} times at task ends only: --every {steps})"
+
+
+def solved_features(learner: Learner | None, stream: Stream) -> int:
+    """Returns the number of features that a closed-form learner solves for; 0 for any other."""
+    shape = tuple(stream.dataset.train_x.shape[1:])
+    return learner.solved_features(shape) if isinstance(learner, ClosedForm) else 0
+
+
+def sums_bytes(learner: Learner, stream: Stream) -> int:
+    """Returns the bytes that a closed-form learner's products of features take, which are nearly
+    all of its sums; 0 for any other learner."""
+    return 8 * solved_features(learner, stream) ** 2
+
+
+def has_large_sums(learner: Learner, stream: Stream) -> bool:
+    """Returns whether a checkpoint of the learner is so large that it is written only when the user
+    asks for it, and at the end."""
+    return sums_bytes(learner, stream) > LARGE_SUMS
 
 
 def samples_of(stream: Stream) -> int:

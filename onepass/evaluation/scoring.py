@@ -94,7 +94,7 @@ class UserTestSet:
         classes = len(learner.classes)
         correct, total = torch.zeros(2, classes, dtype=torch.int64)
         for x, y in xy_pairs(self.batches):
-            samples = inputs.as_samples(x)
+            samples = learner.sampler(x)
             truth = rows_of(learner, y, len(samples))
             known = truth >= 0
             if bool(known.any()):
@@ -107,8 +107,8 @@ class UserTestSet:
 
 def rows_of(learner: Learner, y: Any, count: int) -> Tensor:
     """Returns the index of each label in `learner.classes`; -1 for an unseen label."""
-    row_of, labels = learner.class_index.row_of, inputs.as_labels(y, count)
-    return torch.tensor([row_of.get(label, -1) for label in labels])
+    row_of = {label: row for row, label in enumerate(learner.classes)}
+    return torch.tensor([row_of.get(label, -1) for label in inputs.as_labels(y, count)])
 
 
 def predicted_rows(learner: Learner, samples: Tensor) -> Tensor:

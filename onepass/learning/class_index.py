@@ -66,12 +66,23 @@ class ClassIndex:
         labels = list(dict.fromkeys(batch))
         inferred = self.boundary_due(labels) and self.close_task()
         unseen = [label for label in labels if label not in self.row_of]
-        for label in unseen:
-            self.row_of[label] = len(self.labels)
-            self.labels.append(label)
+        self.add(unseen)
         self.quiet = 0 if unseen else self.quiet + 1
         self.batches += 1
         return inferred
+
+    def remove(self, labels: Iterable[Label]) -> None:
+        """Removes labels. Those behind them get the next smaller rows."""
+        gone = set(labels)
+        self.labels = [label for label in self.labels if label not in gone]
+        self.row_of = {label: row for row, label in enumerate(self.labels)}
+
+    def add(self, labels: Iterable[Label]) -> None:
+        """Gives the unseen ones of these labels the next rows."""
+        for label in labels:
+            if label not in self.row_of:
+                self.row_of[label] = len(self.labels)
+                self.labels.append(label)
 
     def close_task(self) -> bool:
         """Ends the current task and returns true. If the task has had no batch yet, it changes
@@ -100,8 +111,8 @@ class ClassIndex:
                 expect_number(label, -LARGEST_LABEL - 1, LARGEST_LABEL, "book.labels")
         if len(set(state["labels"])) != len(state["labels"]):
             raise CheckpointError("book.labels has a label twice")
-        if bool(state["labels"]) != (steps > 0):
-            raise CheckpointError(f"book has {len(state['labels'])} labels after {steps} steps")
+        if state["labels"] and not steps:
+            raise CheckpointError(f"book has {len(state['labels'])} labels before the first step")
         return cls(**{**state, "labels": list(state["labels"])})
 
 

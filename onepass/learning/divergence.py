@@ -12,10 +12,10 @@ from onepass.base import devices
 from onepass.base.errors import TrainingError
 
 if TYPE_CHECKING:
-    from onepass.learning.learner import Learner
+    from onepass.learning.network_learner import NetworkLearner
 
 
-def expect_not_diverged(learner: Learner) -> None:
+def expect_not_diverged(learner: NetworkLearner) -> None:
     """Raises a TrainingError if the last loss or a parameter of the learner is not finite, and an
     InputError in a forked process, where the sum of a parameter might never end."""
     devices.expect_working_threads()
@@ -26,13 +26,13 @@ def expect_not_diverged(learner: Learner) -> None:
         expect_finite_parameters(learner, learner.model)
 
 
-def expect_finite_parameters(learner: Learner, net: nn.Module) -> None:
+def expect_finite_parameters(learner: NetworkLearner, net: nn.Module) -> None:
     """Raises a TrainingError if a parameter of `net`, a network of the learner, is not finite."""
     if not _all_finite(net):
         raise _diverged(learner, f"the parameters of {learner.key!r} are not finite")
 
 
-def _diverged(learner: Learner, what: str) -> TrainingError:
+def _diverged(learner: NetworkLearner, what: str) -> TrainingError:
     return TrainingError(
         f"{what} at step {learner.steps}: learning has diverged. A smaller lr (now "
         f"{learner.lr:g}) or smaller input values may help; earlier checkpoints are intact"

@@ -1,9 +1,8 @@
 """The contract of every method: learn, predict, scores, snapshot, new_task, end_task, forget, save.
 
-Learning has two layers. `learn` runs on the host: it checks the batch, maps labels to rows of the
-class head, detects task boundaries and grows the head. `step`, which each method writes, runs on
-the device. It has static shapes and never synchronises with the host: only the values of masks and
-indices differ between steps.
+`Learner` is what all methods share: batches of samples with labels, classes and tasks, a lock,
+settings, files. A method derives from `NetworkLearner` if it trains a network, or else from
+`Learner` itself, and then it writes the hooks in the section "what a method writes".
 """
 
 from __future__ import annotations
@@ -11,27 +10,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from copy import deepcopy
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from onepass.base import devices, inputs
 from onepass.base.checksum import sha256
-from onepass.base.errors import (
-    CheckpointError,
-    InputError,
-    NotFittedError,
-    OnepassError,
-    TrainingError,
-)
+from onepass.base.errors import CheckpointError, InputError, NotFittedError, TrainingError
 from onepass.base.locks import LearnerLock
-from onepass.base.parts import ImageCount, Label, Outputs, Samples, Step, parts_of
+from onepass.base.parts import ImageCount, Label, StatefulPart, Step
 from onepass.base.settings import (
     Preset,
     constructor_call,
@@ -43,28 +34,14 @@ from onepass.base.settings import (
     require,
     setting_names,
 )
-from onepass.base.text import html_table, quoted, short_value
-from onepass.functional.views import Augment, Views, can_be_captured, expect_pixels
-from onepass.learning import execution
+from onepass.base.text import html_table, short_value
+from onepass.encoders.registry import canonical
 from onepass.learning.checkpoint import file, validate
 from onepass.learning.class_index import ClassIndex, Texts
-from onepass.learning.divergence import expect_finite_parameters, expect_not_diverged
-from onepass.learning.memory_contents import (
-    MemoryContents,
-    RemovalReport,
-    contents_of,
-    removal_mask,
-    remove_samples,
-    stores_of,
-)
-from onepass.learning.network_copies import Rule
+from onepass.learning.encoding import Identity, Sampler, shared_encoder
+from onepass.learning.memory_contents import MemoryContents, RemovalReport, contents_of
 from onepass.learning.predictor import Predictor
-from onepass.learning.trainer import Trainer, Training, linear_head, no_modules
 from onepass.learning.traits import Traits
-from onepass.memory import Store
-from onepass.nets import Classifier, Head, Precision, optimisers
-
-Moment = tuple[int, int, bool]  # steps, task, and whether the task has ended
 
 
 @dataclass(kw_only=True, eq=False)
@@ -75,237 +52,134 @@ class Learner(ABC):
 
     Parameters
     ----------
-    net
-        `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), a registered name
-        (`mlp`, `resnet18`, `resnet18-slim`; `onepass list networks`), or a module of your own that
-        returns (samples, features) and is copied. `package.module:function` names a function from
-        the shape of a sample to a module of this kind. Layers of the module that are frozen
-        (`requires_grad` False) stay frozen, with their BatchNorm statistics.
-    head
-        `trained`, or `frozen`: the first task trains its rows, and after the first task boundary no
-        row changes; rows of later classes keep their initial values.
-    optimizer
-        `adam`, `sgd` or `nesterov` (momentum 0.9) with coupled weight decay; `adamw` decouples it.
-    lr
-        The learning rate.
-    weight_decay
-        The weight decay.
-    augment
-        `crop-grey` on images (drawn anew at every use), `crop-grey-reflected` (crops may reach past
-        the image), `crop-grey-flip` (smaller crops, flips and greys), `contrastive` (smaller still,
-        flips, colours and greys; pixels between 0 and 1 only), or `none`. Or a function of your
-        own, f(samples, generator), that returns as many samples of the same shape. It should draw
-        from the generator, so that runs repeat. It gets vectors, or images as float32 before mean
-        and std (uint8 images as pixel / 255). A step is captured on a GPU only if the function has
-        an attribute `capturable` that is true.
-    mirror
-        Train every image and its mirror image, which doubles the images of a step.
     mean
         The value to subtract from each channel, in units of pixel / 255 or of the float image. For
-        vectors: one value, or one per feature. Ignored if the network has its own preprocessing.
+        vectors: one value, or one per feature. Ignored if a network has its own preprocessing.
     std
         The value to divide by after that, in the same units.
-    average
-        Predict with a moving average of the weights: a decay, `growing` (over the last 1/17 of all
-        steps) or `arrivals` (over the last quarter of the steps since a class arrived), both over
-        at most 1000 steps. None predicts with the network itself. Training does not change.
-    mirror_scores
-        Average the scores of an image and its mirror image, which doubles the time of a prediction.
-        Training does not change.
-    distil
-        The weight of distillation from the average to the network, on the views of each step.
-    distil_from
-        The rule of a separate average that teaches, as in `average`. None: the average that
-        predicts teaches too.
-    distil_temperature
-        The temperature of both softmaxes in the distillation.
-    distil_raw
-        Distil on the samples without augmentation too, at the cost of another forward pass.
-    repeats
-        Steps per batch, each with its own draws and views. The memory takes the batch once, in the
-        last of them.
+    seed
+        The seed of all that is random. Initialisation, draws and augmentation have a generator
+        each.
+    device
+        `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1` for the second GPU, or `mps`.
+    encoder
+        A frozen encoder (`onepass list encoders`), or several joined by `+`. Batches are images of
+        any size, paths or texts then, and the method learns their features, as vectors. A float
+        array (n, d) is taken for features that were computed before. None: samples as they are.
     gap
         Batches without unseen classes after which an unseen class marks a task boundary. Ignored
         once `new_task` was called.
-    seed
-        The seed of initialisation, draws and augmentation, which have a generator each.
-    device
-        `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1` for the second GPU, or `mps`.
-    engine
-        `auto` (a CUDA graph on a GPU), `eager` or `graph`.
-    precision
-        The network's arithmetic: `fp32`, or `bf16` by autocast.
     """
 
-    net: str | nn.Module = "auto"
-    head: Literal["trained", "frozen"] = "trained"
-    optimizer: optimisers.OptimiserKind = "adam"
-    lr: float = 1e-3
-    weight_decay: float = 1e-4
-    augment: Augment = "crop-grey"
-    mirror: bool = False
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     seed: int = 0
     device: str = "auto"
-    engine: execution.EngineKind = "auto"
-    precision: Precision = "fp32"
-    average: Rule | None = None
-    mirror_scores: bool = False
-    distil: float = 0.0
-    distil_from: Rule | None = None
-    distil_temperature: float = 4.0
-    distil_raw: bool = False
-    repeats: int = 1
+    encoder: str | None = None
     gap: int = 10
 
     key: ClassVar[str] = ""  # the name of the method
     presets: ClassVar[dict[str, Preset]] = {}  # other settings by name, each with its source
     traits: ClassVar[Traits] = Traits()
+    standardises_features: ClassVar[bool] = False  # whether it learns them with variance 1
+    # keys of `_own_state`, which a saved state has beside those of every learner
+    _state_keys: ClassVar[tuple[str, ...]] = ()
 
-    store: Store = field(init=False)
+    # Whether a change that cannot be undone has begun and not ended; no dataclass field, so that a
+    # derived class may make it a property.
+    _unfinished = False
+
     steps: int = field(init=False, default=0)
     class_index: ClassIndex = field(init=False)
     _task_ended: bool = field(init=False, default=False)
     _only_predicts: bool = field(init=False, default=False)  # it was loaded without its memory
+    # identity of the encoder that the first features came from
+    _encoder_identity: Identity | None = field(init=False, default=None)
     _names: dict[Label, str] = field(init=False, default_factory=dict)
-    _trainer: Trainer | None = field(init=False, default=None)
-    _last_loss: Tensor | None = field(init=False, default=None)
-    _scorer: tuple[Moment, nn.Module] | None = field(init=False, default=None)
-    # the state whose scorer was made, and its images counted, before the learner was saved
-    _counted_scorer: Moment | None = field(init=False, default=None)
     _lock: LearnerLock = field(init=False, default_factory=LearnerLock)
 
     # ---- what a method writes
 
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:  # noqa: B027
-        """Makes the method's parts, once the shape of a sample is known. Every `StatefulPart` that
-        it assigns to an attribute is saved, resumed, grown, and notified of classes and tasks."""
-
-    def make_head(self, features: int, rng: torch.Generator) -> Head:
-        """Returns the class head for this number of features, with values drawn from `rng`."""
-        return linear_head(features, rng)
-
-    def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
-        """Returns modules to train besides backbone and head, by their name in `self.model`: none,
-        unless the method overrides it."""
-        return no_modules(features, rng)
+    @property
+    @abstractmethod
+    def _prepared(self) -> bool:
+        """True once the shape of a sample is known. From then on the settings are fixed. It is read
+        while the constructor runs, too, and false then."""
 
     @abstractmethod
-    def step(self, x: Tensor, y: Tensor) -> Step:
-        """Makes one training step on raw samples x and the head's rows y of their labels. Returns
-        its report."""
+    def _prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Makes everything whose size depends on the samples. Raises an InputError for samples that
+        the method cannot take, and is not prepared then."""
+
+    @abstractmethod
+    def _unprepare(self) -> None:
+        """Drops everything that `_prepare` made, so that only settings are left."""
+
+    @abstractmethod
+    def _expect_samples(self, samples: Tensor) -> None:
+        """Raises an InputError for samples that the method cannot learn: of another shape or dtype
+        than those before, for example. It runs before `_prepare`, too."""
+
+    @abstractmethod
+    def _learn_batch(self, samples: Tensor, labels: list[Label]) -> Step:
+        """Learns a valid batch and returns its report. Counts it in `steps`, enters its labels into
+        `class_index`, after `_draw_boundary_before`. If it fails, it undoes what it can, or leaves
+        the learner `_unfinished`."""
+
+    @abstractmethod
+    def _predictor(self) -> Predictor:
+        """Returns a predictor of the current state, which shares its tensors. It calls
+        `_expect_learned` first. What is costly in it should be cached until the learner changes."""
+
+    @abstractmethod
+    def _own_state(self) -> dict[str, Any]:
+        """Returns what learning changes, besides steps, classes and tasks, as tensors and plain
+        values: copies, under the names in `_state_keys`. Called after the first step only."""
+
+    @abstractmethod
+    def _restore(self, state: dict[str, Any], book: ClassIndex) -> None:
+        """Prepares the learner, and loads a state with the keys of `_own_state` and the classes of
+        `book`. Raises a CheckpointError for one that does not fit. The caller sets steps, classes
+        and tasks."""
+
+    def _parameters(self) -> dict[str, Any]:
+        """Returns what `params_sha256` hashes: what decides predictions."""
+        return self._own_state()
 
     def on_task_end(self) -> None:  # noqa: B027
         """Runs once at the end of each task: in `end_task` or before the next task's first batch.
         It may train."""
 
-    def scorer(self) -> nn.Module:
-        """Returns a module in evaluation mode, from normalised inputs to scores (n, C) over the
-        head's capacity. By default it is the network that predicts. A method may return another,
-        fitted to its current state."""
-        return self.trainer.predicting_model
+    def expect_healthy(self) -> None:  # noqa: B027
+        """Raises a TrainingError if learning has diverged. Scoring, copying and saving call it,
+        steps do not."""
 
-    @abstractmethod
-    def cost(self, batch: int) -> ImageCount:
-        """Returns the number of images that one step processes for a stream batch of this size,
-        when the memory is full and an old task exists. Copies of the network count like the
-        network. Self-distillation is not included: `images_per_batch` adds it."""
-
-    def cost_of_storing(self, batch: int) -> ImageCount:
-        """Returns the number of those images in `cost` that only the last of the `repeats` steps
-        processes."""
+    def images_per_batch(self, batch: int) -> ImageCount:
+        """Returns the number of images processed for a stream batch of this size, when the memory
+        is full and an old task exists: none without a network."""
         return ImageCount(0)
 
-    def teacher_images(self, batch: int) -> int:
-        """Returns the number of images that the distillation's teacher is evaluated on in a step:
-        by default all images that the step trains on."""
-        return self.cost(batch).trained
-
-    # ---- the vocabulary of a step
-    #
-    #     stream = Samples.of(x, y)                                 # (b)
-    #     replay = self.store.draw(self.replay, fallback=stream)    # (r)
-    #     stream_out, replay_out = self.forward(stream, replay)     # logits (b, C) (r, C)
-    #     ...                                                       # the paper: a loss of these
-    #     self.keep(x, y)
-    #     self.descend(loss)
-    #     return Step.of(loss, stream_out, replay_out)
-    #
-    # b: samples of the stream batch, r: replayed samples, C: rows of the head, with spare ones.
+    @property
+    def image_counts(self) -> dict[str, ImageCount]:
+        """The numbers of images that passed through a network outside of steps, by purpose."""
+        return {}
 
     @property
-    def model(self) -> Classifier:
-        """The network that trains."""
-        return self.trainer.model
+    def capture_seconds(self) -> float:
+        """The seconds spent on capturing steps as CUDA graphs."""
+        return 0.0
 
     @property
-    def views(self) -> Views:
-        """The function from raw samples to the network's inputs, augmented for training."""
-        return self.trainer.views
+    def _parts(self) -> dict[str, StatefulPart]:
+        """The parts whose bytes the method declares, by name: memories, statistics, copies."""
+        return {}
 
-    @property
-    def seen(self) -> Tensor:
-        """A mask (C) of the head's rows that have a class."""
-        return self.trainer.seen
+    def _predicting_state(self, *, memory: bool) -> dict[str, Any]:
+        """Returns entries of the learner's file, besides its state, that predicting needs."""
+        return {}
 
-    @property
-    def log_seen(self) -> Tensor:
-        """The logarithm of `seen`, (C), computed when classes arrive: added to logits, it restricts
-        a softmax to the classes seen."""
-        return self.trainer.log_seen
-
-    @property
-    def new(self) -> Tensor:
-        """A mask (C) of the rows whose class arrived after the last task boundary."""
-        return self.trainer.new
-
-    @property
-    def old(self) -> Tensor:
-        """A mask (C) of the rows whose class arrived before the last task boundary."""
-        return self.trainer.old
-
-    def forward(self, *batches: Samples, apart: bool = False) -> Outputs:
-        """Returns an output for each batch: the logits of its views, with rows and weights. One
-        forward pass takes all batches, so that BatchNorm normalises them together. With `apart`
-        each batch has its own forward pass."""
-        x = batches[0].x if len(batches) == 1 else torch.cat([batch.x for batch in batches])
-        return self._forward_apart(x, batches) if apart else self._forward(x, batches)
-
-    def _forward(self, x: Tensor, batches: Sequence[Samples]) -> Outputs:
-        views, logits = self.model.view_forward(x, self.views)
-        sizes = [len(batch.y) for batch in batches]
-        pieces = self.views.cut(logits, sizes)
-        # views are cut on demand, because cutting copies mirrored ones
-        outputs = [
-            self.trainer.output(pieces[index], batch, partial(self._piece, views, sizes, index))
-            for index, batch in enumerate(batches)
-        ]
-        self.trainer.record_forward(outputs, batches)
-        return Outputs(outputs, logits if self.views.per_sample == 1 else None)
-
-    def _piece(self, views: Tensor, sizes: list[int], index: int) -> Tensor:
-        return self.views.cut(views, sizes)[index]
-
-    def _forward_apart(self, x: Tensor, batches: Sequence[Samples]) -> Outputs:
-        sizes = [len(batch.y) for batch in batches]
-        outputs = Outputs([])
-        for batch, piece in zip(batches, self.views.cut(self.views(x), sizes), strict=True):
-            logits = self.model.train_forward(piece)
-            outputs.append(self.trainer.output(logits, batch, partial(Tensor.detach, piece)))
-            self.trainer.record_forward(outputs[-1:], [batch])
-        return outputs
-
-    def keep(self, x: Tensor, y: Tensor, store: Store | None = None, **fields: Tensor) -> None:
-        """Offers the batch to `store`, by default the learner's memory. The memory takes it in the
-        next `descend` or at the end of the step, so that a draw before that never returns it. With
-        `repeats`, only the call in the last step counts."""
-        into = self.store if store is None else store
-        self.trainer.store_later(lambda: into.add(x, y, **fields), x, y, *fields.values())
-
-    def descend(self, loss: Tensor) -> None:
-        """Makes one optimiser step. Spare and frozen rows of the head do not move."""
-        self.trainer.optimise(loss)
+    def _load_predicting_state(self, content: dict[str, Any]) -> None:  # noqa: B027
+        """Loads the entries of `_predicting_state` from a file's content."""
 
     # ---- learning and predicting
 
@@ -313,39 +187,32 @@ class Learner(ABC):
         """Learns a batch of images (n, c, h, w), uint8 or float, or of float vectors (n, d), and
         returns the report of the step. Labels are all text or all whole numbers.
 
-        An invalid batch raises an InputError and changes nothing. If a step fails before the
-        optimiser's update, it is undone, except for a task boundary before it and growth of the
+        An invalid batch raises an InputError and changes nothing. If a step fails before an update
+        that cannot be undone, it is undone, except for a task boundary before it and growth of the
         head. If it fails later, the learner is unfinished: it can predict, but not learn or be
         saved."""
-        samples = inputs.as_samples(x)
-        batch = inputs.as_labels(y, len(samples))
-        expect_pixels(self.augment, samples)
+        samples = self.sampler(x)
+        labels = inputs.as_labels(y, len(samples))
         with self._exclusive(tuple(samples.shape)):
+            self._expect_samples(samples)
             if not self._prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
-            inputs.expect_samples(samples, self.trainer.shape, self.trainer.dtype)
-            brings_new = self.class_index.has_unseen(batch)
-            if brings_new:
-                self.class_index.expect_kind_of(batch[0])
-            try:
-                with self._undo_new_classes_if_failing(batch) if brings_new else nullcontext():
-                    rows = self._assign_rows(batch)
-                    x = samples.to(self.trainer.torch_device)
-                    step = self.trainer.run(self.step, x, rows)
-                if not brings_new:  # a batch of known classes counts only once it is learned
-                    self.class_index.enter(batch)
-            except BaseException:
-                self._scorer = None
-                if not self.steps:  # nothing is learned yet: start again from the settings
-                    self._trainer, self.class_index = (
-                        None,
-                        ClassIndex(self.gap, told=self.class_index.told),
-                    )
-                raise
-            self.steps += 1
-            self._last_loss = step.loss  # read later: reading it now would wait for the device
-            self.trainer.unfinished = False
-        return step
+            if self.class_index.has_unseen(labels):
+                self.class_index.expect_kind_of(labels[0])
+            return self._learn_batch(samples, labels)
+
+    @property
+    def sampler(self) -> Sampler:
+        """The function from what the user gives to the samples that the method learns: features,
+        if there is an encoder."""
+        return Sampler(self.encoder, self.device, self.standardises_features)
+
+    def encoder_identity(self) -> Identity | None:
+        """Returns the name and hash of the learner's encoder, and what else its features depend on;
+        None without an encoder."""
+        if self.encoder is not None and self._encoder_identity is None:
+            self._encoder_identity = shared_encoder(self.encoder, self.device).identity()
+        return self._encoder_identity
 
     def end_task(self) -> bool:
         """Ends the current task, so that the method can finish its work on it before scores are
@@ -389,7 +256,7 @@ class Learner(ABC):
     def class_names(self) -> list[str]:
         """The name of each class in `classes`: the one that was set, or else its label as text. Set
         it to a list of names for the labels 0, 1, 2, ..."""
-        return [self._names.get(label, str(label)) for label in self.class_index.labels]
+        return [self._names.get(label, str(label)) for label in self.classes]
 
     @class_names.setter
     def class_names(self, names: Sequence[str]) -> None:
@@ -401,49 +268,32 @@ class Learner(ABC):
         return self.class_index.task
 
     @property
-    def _prepared(self) -> bool:
-        """True once network, optimiser and parts exist. From then on the settings are fixed."""
-        return self._trainer is not None
-
-    @property
-    def trainer(self) -> Trainer:
-        """The network with everything that trains it. Raises a NotFittedError before the first
-        batch, unless `prepare` was called."""
-        if self._trainer is None:
-            raise NotFittedError(
-                f"this {type(self).__name__} has not seen a sample yet: call learn, or prepare"
-            )
-        return self._trainer
+    def torch_device(self) -> torch.device:
+        """The device that the learner computes on."""
+        return devices.resolve_device(self.device)
 
     @property
     def kept(self) -> MemoryContents:
         """Copies of the samples in all memories of the learner, with their labels."""
-        with self._lock.reading():
-            return contents_of(stores_of(self), self.classes)
+        return contents_of([], self.classes)
 
     def forget(self, label: Any = None, *, where: Any = None) -> RemovalReport:
-        """Removes samples from the memory: all of a label, or those where a mask over `kept` is
-        true. `where` is the mask or a function of `kept.x` and `kept.y` that returns it. Later
-        samples fill the free slots. Files saved from now on do not hold the removed samples.
-        Returns a report.
+        """Removes samples from the memory, and returns a report. Raises an InputError if the method
+        keeps none."""
+        raise InputError(f"{self.key} keeps no samples that it could forget")
 
-        The network's weights do not change, and the class keeps its row: nothing is unlearned.
-        The exception is GDumb, which trains its network from the memory when it predicts."""
-        if (label is None) == (where is None):
-            raise InputError("forget takes either a label or where=: give exactly one of the two")
-        if label is not None and label not in self.classes:
-            raise InputError(f"label {quoted(label)} has not been learned: see learner.classes")
-        with self._exclusive():
-            self._scorer = self._counted_scorer = None  # they may depend on the memory
-            kept = self.kept
-            gone = removal_mask(kept.y == label if where is None else where, kept)
-            return remove_samples(stores_of(self), gone, unlearned=self.traits.trains_to_score)
+    def unlearn(self, x: Any, y: Any) -> Any:
+        """Subtracts samples that were learned, and returns a report. Raises an InputError if the
+        method does not keep sums."""
+        raise InputError(
+            f"{self.key} cannot unlearn samples: closed-form methods can (slda, ridge); forget "
+            "removes samples from a memory"
+        )
 
-    @property
-    def views_per_sample(self) -> int:
-        """The number of views of a sample that a step trains on: 2 for mirrored images, else 1.
-        Before the first sample it is 2 if `mirror` is set."""
-        return self.views.per_sample if self._prepared else 1 + self.mirror
+    def merge(self, other: Any) -> Any:
+        """Adds what another learner has learned, and returns this learner. Raises an InputError if
+        the method does not keep sums."""
+        raise InputError(f"{self.key} cannot be merged: closed-form methods can (slda, ridge)")
 
     def __repr__(self) -> str:
         made = constructor_call(self)
@@ -470,10 +320,10 @@ class Learner(ABC):
         self.class_index = ClassIndex(self.gap)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Raises an InputError if a setting is changed after the network was made, because the
-        change would have no effect."""
+        """Raises an InputError if a setting is changed after the learner was prepared, because
+        the change would have no effect."""
         setting = self.__dataclass_fields__.get(name)
-        if setting is not None and setting.init and getattr(self, "_trainer", None) is not None:
+        if setting is not None and setting.init and self._prepared:
             raise InputError(
                 f"{name} cannot be changed once learning has begun: make a new learner"
             )
@@ -486,36 +336,21 @@ class Learner(ABC):
             expect_setting_name(type(self), name)
             wanted = f"{format_setting(usual[name])}: {why}"
             require(self, name, getattr(self, name) == usual[name], wanted)
-        self._check_averages()
-        require(self, "repeats", self.repeats >= 1, "at least 1")
-        require(self, "lr", self.lr > 0, "positive")
-        require(self, "weight_decay", self.weight_decay >= 0, "zero or more")
         require(self, "gap", self.gap >= 1, "at least 1")
+        if self.encoder is not None:
+            canonical(self.encoder)  # raises an error for an unknown name
         require(self, "std", self.std is None or min(self.std, default=0) > 0, "positive")
         same = (self.mean is None) == (self.std is None)
         require(self, "mean", same, "given together with std")
-        capturable = self.engine != "graph" or can_be_captured(self.augment)
-        require(self, "engine", capturable, "auto or eager for an augment that is not capturable")
-
-    def _check_averages(self) -> None:
-        for name in ("average", "distil_from"):
-            rule = getattr(self, name)
-            decay = rule if isinstance(rule, float | int) else 0
-            require(self, name, 0 <= decay < 1, "a decay in [0, 1), growing, arrivals, or none")
-        require(self, "distil", self.distil >= 0, "zero or more")
-        taught = self.average is not None or self.distil_from is not None
-        require(self, "distil", taught or not self.distil, "0 where there is no average to teach")
-        used = self.distil_from is None or self.distil > 0
-        require(self, "distil_from", used, "none where distil is 0, so that nothing is taught")
-        require(self, "distil_temperature", self.distil_temperature > 0, "positive")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Returns the constructor's arguments. scikit-learn's `clone` calls it by this name."""
         return {name: getattr(self, name) for name in setting_names(type(self))}
 
     def prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Makes network, optimiser and parts for samples of this shape and dtype. The first `learn`
-        does so if this was not called. Raises an InputError after the first step."""
+        """Prepares the learner for samples of this shape and dtype: makes its network, for example.
+        The first `learn` does so if this was not called. Raises an InputError after the first
+        step."""
         if self.steps:
             raise InputError(f"this {type(self).__name__} has learned already")
         with self._exclusive((0, *shape)):
@@ -541,7 +376,7 @@ class Learner(ABC):
             own = {"steps": self.steps, "book": self.class_index.state_dict()}
             if not self.steps:
                 return own
-            return {**own, "finished": self._task_ended, **self.trainer.state_dict()}
+            return {**own, "finished": self._task_ended, **self._own_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resumes from a saved state. Raises a CheckpointError if the state does not fit, or if
@@ -554,20 +389,24 @@ class Learner(ABC):
             devices.selected_gpu(self.device),
             devices.own_precision(),
         ):
-            book = validate.class_index_from(state, self.gap)
+            book = validate.class_index_from(state, self.gap, self._state_keys)
             try:
-                self._restore(state, book)
+                if state["steps"]:
+                    self._restore(state, book)
+                    self.steps, self._task_ended = state["steps"], state["finished"]
             except BaseException as problem:
-                self._trainer, self.steps = None, 0
+                self._unprepare()
+                self.steps = 0
                 if isinstance(problem, CheckpointError) or not isinstance(problem, Exception):
                     raise
                 raise CheckpointError(f"the state does not fit: {problem}") from problem
             self.class_index = book
 
     def params_sha256(self) -> str:
-        """Returns a hash of the names, dtypes and bytes of the network's parameters and buffers."""
+        """Returns a hash of the names, dtypes and bytes of the network's parameters and buffers, or
+        of whatever else decides predictions."""
         with self._lock.reading():
-            return sha256(dict(self.model.state_dict()))
+            return sha256(self._parameters())
 
     def state_sha256(self) -> str:
         """Returns a hash of the whole `state_dict`: network, memory, optimiser, generators."""
@@ -604,82 +443,16 @@ class Learner(ABC):
         return {**self.get_params(), "batch": batch[0], devices.SAMPLE: math.prod(batch[1:])}
 
     def _expect_finished(self) -> None:
-        if self._trainer is not None and self._trainer.unfinished:
+        if self._unfinished:
             raise TrainingError(
                 f"this {type(self).__name__} is unfinished: learning failed after step "
                 f"{self.steps}, in the middle of an update. It still predicts; to learn on, reopen "
                 "the last checkpoint with onepass.open"
             )
 
-    def _restore(self, state: dict[str, Any], book: ClassIndex) -> None:
-        """Restores all of a saved state except its class index `book`, which the caller sets."""
-        self._scorer = None
-        if not state["steps"]:
-            return
-        self._prepare(tuple(state["shape"]), validate.DTYPES[state["dtype"]])
-        trainer, classes = self.trainer, len(book.labels)
-        validate.expect_head_rows(state, trainer, classes)
-        trainer.make_room(len(state["new"]))
-        trainer.add_rows(0, classes, train=not (self.head == "frozen" and book.task))
-        validate.expect_fitting_state(state, trainer, classes)
-        trainer.load_state_dict(state, state["steps"])
-        self.steps, self._task_ended = state["steps"], state["finished"]
-
-    def _prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self._trainer = None
-        try:
-            self._trainer = Trainer(
-                Training.of(self),
-                shape,
-                dtype,
-                make_head=self.make_head,
-                extra_modules=self.extra_modules,
-                capturable=self.traits.capturable,
-            )
-        except (OnepassError, MemoryError):
-            raise
-        except Exception as problem:  # a user's net may raise anything for a wrong shape
-            reason = " ".join(str(problem).split())
-            raise InputError(f"the net cannot take samples of {shape}: {reason}") from problem
-        try:
-            self.build(shape, dtype)
-            self._trainer.attach_parts(parts_of(self))
-        except BaseException:
-            self._trainer = None
-            raise
-
-    @contextmanager
-    def _undo_new_classes_if_failing(self, batch: list[Label]) -> Iterator[None]:
-        """Removes the batch's new classes again if the body fails before the optimiser's update.
-        A task boundary before them and growth of the head stay."""
-        self._draw_boundary_before(batch)
-        before = deepcopy(self.class_index)
-        known = len(before.labels)
-        try:
-            with self.trainer.undo_new_rows_if_failing(
-                known, known + len(set(batch) - self.class_index.row_of.keys())
-            ):
-                yield
-        except BaseException:
-            if not self.trainer.unfinished:
-                self.class_index = before
-            raise
-
-    def _assign_rows(self, batch: list[Label]) -> Tensor:
-        """Returns the head's rows of the labels. Unseen classes get the next free rows, after a
-        boundary if one is due."""
-        if self.class_index.has_unseen(batch):
-            self._draw_boundary_before(batch)
-            known = len(self.class_index.labels)
-            self.class_index.enter(batch)
-            train = not (self.head == "frozen" and self.task)
-            self.trainer.add_rows(known, len(self.class_index.labels), train=train)
-        rows = torch.tensor([self.class_index.row_of[label] for label in batch])
-        if self.trainer.torch_device.type != "cuda":
-            return rows.to(self.trainer.torch_device)
-        return rows.pin_memory().to(
-            self.trainer.torch_device, non_blocking=True
-        )  # pinned memory, so that the copy does not wait for the GPU
+    def _expect_learned(self) -> None:
+        if not self.steps:
+            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
 
     def _draw_boundary_before(self, batch: list[Label]) -> None:
         """Ends the task and begins the next one if a boundary is due before the batch. A second
@@ -692,68 +465,24 @@ class Learner(ABC):
         """Ends the current task unless it has ended. Returns whether the method had work to do."""
         if self._task_ended or not self.class_index.batches:
             return False
-        self.trainer.unfinished = True
-        self.on_task_end()
-        self.trainer.finish()
+        self._unfinished = True
+        self._work_at_task_end()
         self._task_ended = True
-        self.trainer.unfinished = False
+        self._unfinished = False
         return type(self).on_task_end is not Learner.on_task_end
 
     def _begin_task(self) -> None:
         """Begins a new task, unless the current one has had no batch yet."""
         if not self.class_index.batches:
             return
-        self.trainer.unfinished = True
+        self._unfinished = True
         self.class_index.close_task()
         self._task_ended = False
-        if self.traits.later_steps_differ and self.task == 1:
-            self.trainer.expect_changed_step()
-        self.trainer.new_task()
-        self.trainer.unfinished = False
+        self._work_at_task_begin()
+        self._unfinished = False
 
-    @property
-    def _moment(self) -> Moment:
-        """The state for which a scorer is made."""
-        return self.steps, self.task, self._task_ended
+    def _work_at_task_end(self) -> None:
+        self.on_task_end()
 
-    @property
-    def _scorer_is_counted(self) -> bool:
-        """True if `image_counts` already has the images of this state's scorer."""
-        made = self._scorer is not None and self._scorer[0] == self._moment
-        return made or self._counted_scorer == self._moment
-
-    def _predictor(self) -> Predictor:
-        """Returns a predictor of the current state, which shares its tensors. Its costly piece, the
-        scorer, is cached until the learner changes."""
-        if not self.steps:
-            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
-        trainer = self.trainer
-        return Predictor(
-            classes=tuple(self.classes),
-            shape=trainer.shape,
-            dtype=trainer.dtype,
-            where=trainer.torch_device,
-            normalise=trainer.views.normalise,
-            scorer=self._current_scorer(),
-            mirrored=self.mirror_scores and len(trainer.shape) == 3,
-        )
-
-    def _current_scorer(self) -> nn.Module:
-        now = self._moment
-        if self._scorer is None or self._scorer[0] != now:
-            # a scorer may have to be trained, which inference mode forbids
-            with (
-                torch.inference_mode(False),
-                devices.selected_gpu(self.device),
-                devices.own_precision(),
-                devices.naming_large_settings(self._sizes_of_step),
-            ):
-                expect_not_diverged(self)
-                counts = dict(self.trainer.image_counts)
-                made = self.scorer()
-                if self._counted_scorer == now:
-                    self.trainer.image_counts = counts
-                if made is not self.trainer.eval_model:
-                    expect_finite_parameters(self, made)
-            self._scorer = now, made
-        return self._scorer[1]
+    def _work_at_task_begin(self) -> None:  # noqa: B027
+        """Runs once at the beginning of each task but the first."""

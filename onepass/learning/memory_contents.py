@@ -64,19 +64,19 @@ class RemovalReport:
 
 def stores_of(learner: Learner) -> list[Store]:
     """Returns the parts of a learner that are memories."""
-    return [part for part in learner.trainer.parts.values() if isinstance(part, Store)]
+    return [part for part in learner._parts.values() if isinstance(part, Store)]
 
 
 def memory_bytes(learner: Learner) -> int:
     """Returns the bytes of a learner's memories when they are full, and of its statistics that
     declare theirs."""
-    parts = learner.trainer.parts.values()
+    parts = learner._parts.values()
     return sum(part.bytes for part in parts if not isinstance(part, NetworkCopy))
 
 
 def copy_bytes(learner: Learner) -> int:
     """Returns the bytes of a learner's copies of the network."""
-    parts = learner.trainer.parts.values()
+    parts = learner._parts.values()
     return sum(part.bytes for part in parts if isinstance(part, NetworkCopy))
 
 

@@ -15,6 +15,7 @@ from onepass.base import devices, inputs
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
 from onepass.learning.class_index import Texts, labels_of
+from onepass.learning.encoding import Sampler
 
 PREDICTION_BATCH = {"cpu": 512, "mps": 512, "cuda": 2048}  # samples in a forward pass, if they are
 LARGEST_SAMPLE = 3 * 64 * 64  # at most this large; fewer of larger ones take as much RAM
@@ -46,6 +47,7 @@ class Predictor:
     where: torch.device
     normalise: Callable[[Tensor], Tensor]
     scorer: nn.Module
+    sampler: Sampler  # from what the user gives to samples
     mirrored: bool = False  # images only: average the scores of an image and its mirror image
 
     def __repr__(self) -> str:
@@ -57,7 +59,7 @@ class Predictor:
         """Returns scores (n, classes), higher for likelier classes, with columns in the order of
         `classes`. Raises an InputError for invalid samples, and for values so large that the scores
         are infinite or NaN."""
-        samples = inputs.as_samples(x)
+        samples = self.sampler(x)
         inputs.expect_samples(samples, self.shape, self.dtype)
         sizes = {"samples": len(samples), devices.SAMPLE: math.prod(self.shape)}
         with devices.naming_large_settings(lambda: sizes), devices.own_precision():

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from onepass.base.parts import ImageCount, StatefulPart
 from onepass.base.settings import require
-from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import stores_of
+from onepass.learning.network_learner import NetworkLearner
 from onepass.memory import Reservoir, Store
 from onepass.nets import has_training_norms, recalibrated_copy
 
@@ -21,7 +21,7 @@ MOST = 18  # but no newest class counts more than 18 times as much as another cl
 
 
 @dataclass(kw_only=True, eq=False)
-class WithMemory(Learner):
+class WithMemory(NetworkLearner):
     """A method with a memory, by default a reservoir.
 
     Parameters

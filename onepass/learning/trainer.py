@@ -58,7 +58,7 @@ MOST_HELD = 8192  # bytes per value of its inputs that a forward pass may take; 
 
 @dataclass(kw_only=True, frozen=True, eq=False)
 class Training:
-    """The settings of a learner that a trainer needs; `onepass.Learner` documents them.
+    """The settings of a learner that a trainer needs; `onepass.NetworkLearner` documents them.
 
     The trainer gets this copy and not the learner itself. A reference to the learner would be a
     cycle, and its GPU memory would be freed only by Python's garbage collector."""
@@ -240,7 +240,7 @@ class Trainer:
 
     def record_forward(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
         """Registers a forward pass for distillation: the teacher will be evaluated on its views.
-        Only steps that do not use `Learner.forward` have to call this."""
+        Only steps that do not use `NetworkLearner.forward` have to call this."""
         self.distillation.record_forward(outputs, batches)
 
     @torch.no_grad()

@@ -27,12 +27,17 @@ if TYPE_CHECKING:
     from onepass.methods.gsa_released import GSAReleased as GSAReleased
     from onepass.methods.gss import GSS as GSS
     from onepass.methods.il2a import IL2A as IL2A
+    from onepass.methods.kernel_lda import KernelLDA as KernelLDA
     from onepass.methods.lucir import LUCIR as LUCIR
     from onepass.methods.mir import MIR as MIR
+    from onepass.methods.ncm import NCM as NCM
     from onepass.methods.ocm import OCM as OCM
     from onepass.methods.ocm_gsa import OCMGSA as OCMGSA
     from onepass.methods.rainbow_rt import RainbowRT as RainbowRT
+    from onepass.methods.ranpac import RanPAC as RanPAC
+    from onepass.methods.ridge import Ridge as Ridge
     from onepass.methods.scr import SCR as SCR
+    from onepass.methods.slda import SLDA as SLDA
     from onepass.methods.ssil import SSIL as SSIL
 
 __getattr__, __all__ = attach(__name__)

@@ -20,14 +20,14 @@ from torch import Tensor
 
 from onepass.base.parts import ImageCount, Samples, Step
 from onepass.functional.losses import cross_entropy
-from onepass.learning.learner import Learner
+from onepass.learning.network_learner import NetworkLearner
 from onepass.learning.registry import method
 from onepass.learning.traits import Traits
 
 
 @method("finetune", paper="none: the lower bound", year=0)
 @dataclass(kw_only=True, eq=False)
-class Finetune(Learner):
+class Finetune(NetworkLearner):
     """Trains on each batch of the stream, without replay: the lower bound.
 
     >>> import onepass

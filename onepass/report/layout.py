@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import mean
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.text import format_rate, printable
+from onepass.base.text import format_bytes, format_rate, printable
 from onepass.learning import registry
 from onepass.learning.registry import COMMON
 from onepass.report.pivot import pivot_rows
@@ -422,7 +422,7 @@ def _costs(row: Row) -> dict[str, str]:
     return {
         "steps/s": "-" if speed is None else format_rate(speed),
         "passes/sample": " + ".join(passes),
-        "kept": _size(row.kept or 0),
+        "kept": format_bytes(row.kept or 0),
     }
 
 
@@ -439,18 +439,6 @@ def _numeric_costs(row: Row) -> dict[str, str]:
 def _speed(row: Row) -> float | None:
     spread = row.over("steps_per_second")
     return spread.mean if spread else None
-
-
-def _size(count: int) -> str:
-    """Returns a number of bytes with a unit; "-" for none.
-
-    >>> _size(0), _size(7200), _size(3_080_000)
-    ('-', '7.2 kB', '3.1 MB')
-    """
-    if not count:
-        return "-"
-    unit, name = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
-    return f"{count / unit:.1f} {name}"
 
 
 def _numeric_cells(measured: dict[str, Spread | None]) -> dict[str, str]:

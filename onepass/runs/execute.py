@@ -15,13 +15,18 @@ from onepass.base import plugins
 from onepass.base.devices import threads_and_determinism
 from onepass.base.errors import CheckpointError, DataError, RunError, TooLargeError
 from onepass.base.news import Line, tell
-from onepass.base.text import shortened
+from onepass.base.text import format_bytes, shortened
 from onepass.evaluation import probes
 from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.callbacks.audience import expect_distinct_keys
 from onepass.evaluation.loop import is_scored, learn_and_score
 from onepass.evaluation.points import BEGINNING, Point
-from onepass.evaluation.schedule import scoring_cost
+from onepass.evaluation.schedule import (
+    has_large_sums,
+    scoring_cost,
+    solving_cost,
+    sums_bytes,
+)
 from onepass.learning.checkpoint import file as checkpoints
 from onepass.learning.learner import Learner
 from onepass.runs.environment import (
@@ -64,9 +69,9 @@ def run_job(
     unless `anyway`, for a run with other versions of onepass, torch or a user's method. A run of
     another revision of the method has another folder.
 
-    `checkpoint` is the number of steps between checkpoints; `auto` means about ten seconds, None
-    means no checkpoint. `listeners` are called besides the job's probes. `resources` are shared
-    with other runs of this process.
+    `checkpoint` is the number of steps between checkpoints; `auto` means about ten seconds, or only
+    the end if the sums of a closed-form method are large; None means no checkpoint. `listeners` are
+    called besides the job's probes. `resources` are shared with other runs of this process.
     """
     plugins.import_modules(job.imports)
     resources = resources or RunResources()
@@ -131,7 +136,8 @@ def _train(
         now: dict[str, int | str] = {"step": before.tick.step, **_computed_by(job)}
         before = replace(before, other_versions=[*before.other_versions, now])
     every = job.score_every(stream)
-    recorder = Recorder(folder, listeners, before, checkpoint)
+    late = checkpoint == "auto" and has_large_sums(learner, stream)
+    recorder = Recorder(folder, listeners, before, len(stream) if late else checkpoint)
     _expect_all_points(folder, recorder.points, learner, stream, every, before.tick.step)
     with log_run(folder, before.tick.step):
         if remark := describe_inputs(learner):
@@ -140,8 +146,7 @@ def _train(
         audience.load_state_dict(before.states)
         audience.started(Run(learner, stream, before.tick, job, folder.path))
         if before.tick.step == 0 and every is not None:
-            cost = scoring_cost(learner, stream, every, prequential=job.prequential)
-            if cost:
+            for cost in _costs(learner, stream, every, prequential=job.prequential, late=late):
                 tell(Line(cost, "note"))
         progress = StepLines(len(stream), before.tick.step)
         for tick in learn_and_score(
@@ -159,6 +164,19 @@ def _train(
         result = replace(result, other_versions=recorder.other_versions, commit=_commit_of(began))
         audience.finished(result)
         return replace(result, dropped=audience.dropped)
+
+
+def _costs(
+    learner: Learner, stream: Stream, every: int, *, prequential: bool, late: bool
+) -> Iterator[str]:
+    """Yields what a run will cost besides its steps, as far as it is worth a line. `late` means
+    that only the end has a checkpoint."""
+    for cost in (scoring_cost, solving_cost):
+        if line := cost(learner, stream, every, prequential=prequential):
+            yield line
+    if late:
+        size = format_bytes(sums_bytes(learner, stream))
+        yield f"a checkpoint has {size}: one at the end only (--checkpoint N: each N steps)"
 
 
 # ---- what the folder already holds

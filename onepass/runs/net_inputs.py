@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 def describe_inputs(learner: Learner) -> str | None:
     """Returns how the inputs of a network `module:function` are made, for a learner that is
     prepared. Returns None for another network, which we know or the user has registered."""
+    from onepass.learning.network_learner import NetworkLearner
+
+    if not isinstance(learner, NetworkLearner):
+        return None
     if not isinstance(learner.net, str) or ":" not in learner.net:
         return None
     views = learner.trainer.views

@@ -24,7 +24,6 @@ def make_result(
 ) -> Result:
     """Returns the result of a run after its last step. `points` are all its evaluation points, and
     `out` is its folder. The listeners' facts and the commit are added by the caller."""
-    from onepass.learning.image_counts import images_per_batch
     from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
     ends = {point.task: point.correct for point in points if point.boundary}
@@ -34,7 +33,7 @@ def make_result(
     # Any-time accuracy leaves out points at task ends that lie between the equally spaced ones.
     spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
-    images = images_per_batch(learner, batch)
+    images = learner.images_per_batch(batch)
     return Result(
         identity=job.identity,
         method=job.method,
@@ -73,10 +72,10 @@ def make_result(
         capture_seconds=last.capture,
         trained_per_sample=images.trained / batch,
         scored_per_sample=images.scored / batch,
-        images_beside_steps={name: n._asdict() for name, n in learner.trainer.image_counts.items()},
+        images_beside_steps={name: n._asdict() for name, n in learner.image_counts.items()},
         memory_bytes=memory_bytes(learner),
         copy_bytes=copy_bytes(learner),
-        device=learner.trainer.torch_device.type,
+        device=learner.torch_device.type,
         gpu=gpu_name(learner),
         threads=job.threads,
         processor=processor(),
@@ -97,8 +96,8 @@ def plain_settings(learner: Learner) -> dict[str, Any]:
 
 def gpu_name(learner: Learner) -> str | None:
     """Returns the name of the learner's GPU; None on the CPU."""
-    cuda = learner.trainer.torch_device.type == "cuda"
-    return torch.cuda.get_device_name(learner.trainer.torch_device) if cuda else None
+    cuda = learner.torch_device.type == "cuda"
+    return torch.cuda.get_device_name(learner.torch_device) if cuda else None
 
 
 def _plain(value: Any) -> Any:

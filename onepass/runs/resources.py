@@ -34,7 +34,8 @@ class RunResources:
     def with_fingerprint(self, job: Job) -> Job:
         """Returns the job with the fingerprint of its data. They are loaded if they are not yet."""
         stream = (job.stream, job.tasks, job.batch, job.class_order, job.validation)
-        key = (*_data_key(job), *stream, job.method, job.every)
+        settings = (job.preset, *sorted(job.settings.items()))  # they decide how long a solve takes
+        key = (*_data_key(job), *stream, job.method, settings, job.every)
         if key not in self._fingerprints:
             self._fingerprints[key] = job.with_data(self._full_dataset(job)).fingerprint
         return replace(job, fingerprint=self._fingerprints[key])
@@ -66,4 +67,5 @@ class RunResources:
 def _data_key(job: Job) -> tuple[object, ...]:
     """Returns the choices that decide what data a job loads."""
     options = (job.image_size, job.test_fraction, job.mirror_is_same_class, job.label, job.test)
-    return (job.dataset_identity, job.data_root, *options)
+    encoded = (job.encoder, job.device) if job.encoder else ()
+    return (job.dataset_identity, job.data_root, *options, *encoded)

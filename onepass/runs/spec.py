@@ -257,6 +257,7 @@ class Job:
         is 0, so that runs that differ only in their seeds are scored at the same steps. A method
         that learns all classes as one task is scored as if it did not."""
         from onepass.evaluation import schedule
+        from onepass.learning.closed_form import ClosedForm
 
         info = registry.get(self.method)
         if self.every is not None or info.learner.traits.trains_to_score:
@@ -266,7 +267,10 @@ class Job:
             table["tasks"] = usual_tasks
         try:
             scored = full.hold_out(self.validation) if self.validation else full
-            return schedule.default_every(streams.make_stream(scored, table, seed=0))
+            stream, learner = streams.make_stream(scored, table, seed=0), None
+            if issubclass(info.learner, ClosedForm):
+                learner = construct(info.learner, **self.chosen_settings())
+            return schedule.default_every(stream, learner)
         except OnepassError:  # making the run, or a check before it, raises the error
             return None
 
@@ -285,7 +289,7 @@ class Job:
         """
         preset, learner = self.chosen_preset(), registry.get(self.method).learner
         by_default = "mirror" not in preset.settings
-        mirrors = preset.settings.get("mirror", learner.mirror)
+        mirrors = preset.settings.get("mirror", getattr(learner, "mirror", False))
         instead = {"mirror": False} if by_default else preset.unmirrored
         chosen = {name: value for name, value in self.settings.items() if name == "mirror"}
         if not mirrors or instead is None or parse_settings(learner, chosen).get("mirror"):
@@ -331,6 +335,8 @@ class Job:
         the stream are raised before the data are loaded."""
         registry.get(self.method)
         self.chosen_stream()
+        if self.encoder is not None:
+            return self._encoded_dataset(self.encoder)
         return data.load(
             self.dataset,
             root=self.data_root,
@@ -341,9 +347,28 @@ class Job:
             test=self.test,
         )
 
+    @property
+    def encoder(self) -> str | None:
+        """The name of the encoder whose features the learner learns, if there is one."""
+        name: str | None = self.chosen_settings().get("encoder")
+        return name
+
+    def _encoded_dataset(self, encoder: str) -> data.Dataset:
+        from onepass.encoders.cache import encoded_dataset
+        from onepass.learning.encoding import shared_encoder
+
+        return encoded_dataset(
+            self.dataset,
+            shared_encoder(encoder, self.device),
+            root=self.data_root,
+            test_fraction=self.test_fraction,
+            label=self.label,
+        )
+
     def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
         """Returns the stream over a loaded dataset, and the learner, not yet prepared. Raises an
         error if they do not go together."""
+        from onepass.evaluation.probes.registry import expect_useful
         from onepass.evaluation.scoring import expect_untrained_scores
 
         info = registry.get(self.method)
@@ -357,6 +382,7 @@ class Job:
         stream.check_scorable()
         if self.prequential:
             expect_untrained_scores(info.learner)
+        expect_useful(self.probes, info.learner)
         return stream, construct(info.learner, **self.arguments(stream))
 
     def full_stream(self, usual_tasks: int) -> dict[str, Any]:
@@ -409,6 +435,8 @@ class Job:
         dataset, or those of the first task's samples, as the stream changes them. Returns none if
         the dataset has none, or if `normalise` is none."""
         expect_type("normalise", self.normalise, Normalise)
+        if self.encoder is not None and self.normalise == "first-task":
+            raise InputError("features of an encoder are not normalised: leave out --normalise")
         if self.normalise == "none":
             return {}
         mean, std = stream.dataset.mean, stream.dataset.std

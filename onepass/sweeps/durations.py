@@ -90,12 +90,11 @@ def _stream(validation: float, settings: Mapping[str, object]) -> RunKind:
 
 def _forwards_per_sample(job: Job) -> float:
     """Returns the cost of training for each sample of the stream, in forward passes."""
-    from onepass.learning.image_counts import images_per_batch
 
     memory = {"memory": job.memory} if job.uses_memory else {}
     learner = construct(registry.get(job.method).learner, **memory, **job.chosen_settings())
     batch = int(job.chosen_stream().get("batch", Job.batch))
-    return images_per_batch(learner, batch).forwards / batch
+    return learner.images_per_batch(batch).forwards / batch
 
 
 def _recent(values: Sequence[float]) -> float:

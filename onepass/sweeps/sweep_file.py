@@ -258,7 +258,7 @@ def _jobs(path: Path, where: str, table: Table, here: Table) -> Iterator[Job]:
 
 
 def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Job:
-    from onepass.learning.learner import Learner
+    from onepass.learning.network_learner import NetworkLearner
 
     settings = {
         name[1:]: toml.toml_value_as_text(value, name[1:])
@@ -270,7 +270,7 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
         if name in chosen and name in settings:
             raise InputError(f"{name} and set.{name} are the same setting: give only one of them")
         # A default stays out of the settings, so the run is the same as one that does not name it.
-        if chosen.get(name, getattr(Learner, name)) != getattr(Learner, name):
+        if chosen.get(name, getattr(NetworkLearner, name)) != getattr(NetworkLearner, name):
             settings[name] = chosen[name]
     options = {name: chosen[key] for name in FIELDS if (key := name.replace("_", "-")) in chosen}
     if is_path(options["dataset"]) and not Path(options["dataset"]).is_absolute():

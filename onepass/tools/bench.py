@@ -24,9 +24,8 @@ from onepass.base.errors import InputError
 from onepass.base.parts import Step
 from onepass.base.settings import construct, parse_settings, setting_names
 from onepass.learning import execution, registry
-from onepass.learning.image_counts import images_per_batch
-from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import stores_of
+from onepass.learning.network_learner import NetworkLearner, expect_network
 from onepass.memory import Store
 from onepass.nets import optimisers
 from onepass.tools.forward_counter import ForwardPass, record_forwards
@@ -52,10 +51,11 @@ class BenchCase:
     device: str = "cpu"
     steps: int = 200
 
-    def learner(self) -> Learner:
+    def learner(self) -> NetworkLearner:
         """Returns a new learner in the common setting, with `settings` on top. Raises InputError if
-        they have seed, device or memory."""
+        they have seed, device or memory, or if the method trains no network."""
         info = registry.get(self.method)
+        expect_network(construct(info.learner), "a bench")  # before settings that others lack
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(
@@ -64,7 +64,8 @@ class BenchCase:
         chosen = info.common.settings | parse_settings(info.learner, self.settings)
         if "memory" in setting_names(info.learner):
             chosen["memory"] = self.memory
-        return construct(info.learner, device=self.device, seed=0, **chosen)
+        learner = construct(info.learner, device=self.device, seed=0, **chosen)
+        return expect_network(learner, "a bench")
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def measure(case: BenchCase) -> dict[str, Any]:
         return _measure(case, learner)
 
 
-def _measure(case: BenchCase, learner: Learner) -> dict[str, Any]:
+def _measure(case: BenchCase, learner: NetworkLearner) -> dict[str, Any]:
     batches = RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     if devices.device_type(case.device) == "cuda":
@@ -120,7 +121,7 @@ def _measure(case: BenchCase, learner: Learner) -> dict[str, Any]:
         for _ in range(BLOCKS)
     ]
     rate, bare_rate = (count / min(taken) for taken in zip(*pairs, strict=True))
-    images = images_per_batch(learner, case.batch)
+    images = learner.images_per_batch(case.batch)
     speed = Speed(
         steps_per_second=rate,
         images_per_second=rate * (images.trained + images.scored),
@@ -145,13 +146,13 @@ class RandomBatches:
         self.x = (x if len(case.shape) == 3 else x.float() / 255).to(case.device)
         self.y = torch.randint(case.classes, (count,), generator=rng)
 
-    def learn(self, learner: Learner) -> Step:
+    def learn(self, learner: NetworkLearner) -> Step:
         """Teaches the next batch; returns the step."""
         chosen = slice(self.next, self.next + self.case.batch)
         self.next = (self.next + self.case.batch) % len(self.y)
         return learner.learn(self.x[chosen], self.y[chosen])
 
-    def introduce(self, learner: Learner) -> None:
+    def introduce(self, learner: NetworkLearner) -> None:
         """Teaches each class once, the second half after a boundary, and fills the memory."""
         x, half = self.x[: self.case.batch], -(-self.case.classes // 2)
         for first, past in ((0, half), (half, self.case.classes)):
@@ -189,7 +190,7 @@ def _record_step_passes(case: BenchCase) -> list[ForwardPass]:
 
 
 def _make_bare_step(
-    learner: Learner, case: BenchCase, passes: list[ForwardPass]
+    learner: NetworkLearner, case: BenchCase, passes: list[ForwardPass]
 ) -> Callable[[], Step]:
     """Returns a function that takes one bare step: these forward passes, a cross-entropy, one
     backward pass and the optimiser."""

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from onepass.base.errors import DataError, InputError
 from onepass.data.files import Array, decode_image, name_unreadable, read_bytes
 from onepass.data.folders import SUFFIXES
 from onepass.learning.checkpoint.file import learner_for_predicting, read_checkpoint
+from onepass.learning.encoding import shared_encoder
 from onepass.learning.learner import Learner
 
 BATCH = 64  # images per forward pass
@@ -40,6 +42,9 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
     """
     content = read_checkpoint(model)
     learner = learner_for_predicting(content, str(model), device=device)
+    if learner.encoder is not None:
+        yield from _classify_encoded(learner, learner.encoder, images)
+        return
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(
@@ -56,6 +61,32 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
         yield from _classify_batch(learner, paths[start : start + BATCH], tuple(shape))
 
 
+def _classify_encoded(
+    learner: Learner, name: str, images: Path
+) -> Iterator[Prediction | UnreadableImage]:
+    """Yields an entry for each image file, whose features an encoder makes."""
+    encoder = shared_encoder(name, learner.device)
+    if encoder.takes != "images":
+        raise InputError(f"{name} takes {encoder.takes}, not image files: use onepass.open")
+    paths = list(map(str, _image_paths(images)))
+    for start in range(0, len(paths), BATCH):
+        batch = paths[start : start + BATCH]
+        damaged: list[tuple[int, DataError]] = []
+        features = encoder.encode(batch, damaged=damaged)
+        problems = {index: UnreadableImage(batch[index], str(why)) for index, why in damaged}
+        answers = iter(_best_classes(learner, features) if len(features) else ())
+        for index, path in enumerate(batch):
+            yield problems.get(index) or Prediction(path, *next(answers))
+
+
+def _best_classes(learner: Learner, samples: Tensor | Array) -> list[tuple[str, float]]:
+    """Returns the name of the likeliest class of each sample, and its softmax probability."""
+    names = learner.class_names
+    best = learner.scores(samples).softmax(dim=1).max(dim=1)
+    rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [(names[row], score) for row, score in rows]
+
+
 def _classify_batch(
     learner: Learner, paths: list[Path], shape: tuple[int, int, int]
 ) -> list[Prediction | UnreadableImage]:
@@ -68,10 +99,11 @@ def _classify_batch(
         except DataError as problem:
             entries[path] = UnreadableImage(str(path), str(problem))
     if images:
-        names = learner.class_names
-        best = learner.scores(np.stack(list(images.values()))).softmax(dim=1).max(dim=1)
-        found = zip(images, best.values.tolist(), best.indices.tolist(), strict=True)
-        entries |= {path: Prediction(str(path), names[row], score) for path, score, row in found}
+        answers = _best_classes(learner, np.stack(list(images.values())))
+        entries |= {
+            path: Prediction(str(path), *answer)
+            for path, answer in zip(images, answers, strict=True)
+        }
     return [entries[path] for path in paths]
 
 

@@ -120,7 +120,7 @@ def test_settings_are_listed_with_what_they_mean() -> None:
         "meaning": "Size of X^mix.",
     }
     of_all = [item["name"] for item in onepass("list", "settings", "--json").records]
-    assert set(of_all) == set(setting_names(package.Learner)) <= listed.keys()
+    assert set(of_all) == set(setting_names(package.NetworkLearner)) <= listed.keys()
 
 
 @pytest.mark.parametrize("words", [("settings", "gsaa"), ("streams", "gsa")])

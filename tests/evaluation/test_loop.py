@@ -427,3 +427,13 @@ def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
     start = Tick(5, 0, seconds=7.0, scoring=3.0, capture=2.0)
     on = next(learn_and_score(learner, stream, start=start))
     assert (on.step, on.seconds, on.scoring, on.capture) == (6, 8.0, 3.0, 2.25)
+
+
+def test_the_error_of_a_first_step_is_its_own(stream):
+    @dataclass(kw_only=True, eq=False)
+    class Fails(Finetune):
+        def step(self, x, y):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(evaluate(make_learner(Fails), stream))

@@ -3,6 +3,7 @@
 A call that is refused, or only reads, changes no bit.
 """
 
+import contextlib
 import math
 import random
 import tempfile
@@ -23,7 +24,7 @@ from onepass.learning import registry
 
 METHODS = [info.key for info in registry.methods()]
 SMALL = {"memory": 6, "replay": 3, "mix": 4, "current": 2, "candidates": 4, "pool": 3, "epochs": 1}
-SMALL |= {"subsets": 2, "subset_size": 2}
+SMALL |= {"subsets": 2, "subset_size": 2, "width": 5}
 FOLDER = tempfile.TemporaryDirectory()
 VALUES = (
     *(None, True, -1, 0, 1, 2, 7, 0.0, 0.5, -0.5, 1e-30, 1e30, math.nan, math.inf, "", "none"),
@@ -139,8 +140,8 @@ def batch(chance: random.Random) -> tuple[Any, Any]:
 def learner(chance: random.Random) -> Learner | None:
     """Returns a learner with a setting changed now and then; None if that was refused."""
     kind = registry.get(chance.choice(METHODS)).learner
-    chosen: dict[str, Any] = {"net": Moody(), "device": "cpu", "gap": 2}
-    chosen |= {name: value for name, value in SMALL.items() if name in setting_names(kind)}
+    given: dict[str, Any] = {"net": Moody(), "device": "cpu", "gap": 2, **SMALL}
+    chosen = {name: value for name, value in given.items() if name in setting_names(kind)}
     if chance.random() < 0.4:
         chosen[chance.choice([*setting_names(kind), "lrr"])] = chance.choice(VALUES)
     try:
@@ -148,6 +149,14 @@ def learner(chance: random.Random) -> Learner | None:
     except OnepassError as problem:
         one_line(problem)
         return None
+
+
+def learned(made: onepass.ClosedForm, chance: random.Random) -> onepass.ClosedForm:
+    """Returns another learner of the same settings, or the same one, that may have learned."""
+    other = chance.choice([made, type(made)(**made.get_params())])
+    with contextlib.suppress(OnepassError):
+        other is made or other.learn(*batch(chance))
+    return other
 
 
 def a_call(made: Learner, chance: random.Random) -> tuple[Callable[[], Any], bool]:
@@ -163,8 +172,13 @@ def a_call(made: Learner, chance: random.Random) -> tuple[Callable[[], Any], boo
         "snapshot": lambda: made.snapshot().predict(x),
         "save": lambda: made.save(to),
     }
-    what = chance.choices(list(calls), [6, 1, 1, 1, 1, 1, 1])[0]
-    changes = what in ("learn", "end_task", "new_task")
+    weights = [6, 1, 1, 1, 1, 1, 1]
+    if isinstance(made, onepass.ClosedForm):
+        other = learned(made, chance)
+        calls |= {"unlearn": lambda: made.unlearn(x, y), "merge": lambda: made.merge(other)}
+        weights += [2, 2]
+    what = chance.choices(list(calls), weights)[0]
+    changes = what in ("learn", "end_task", "new_task", "unlearn", "merge")
     Moody.fails = chance.choice([0, 0, 0, 1, 2, 3, 4]) if changes else 0
     return calls[what], changes
 

@@ -23,6 +23,7 @@ from onepass.learning.checkpoint import file
 
 METHODS = [info.key for info in registry.methods()]
 SMALL = {"memory": 6, "replay": 3, "mix": 4, "current": 2, "candidates": 4, "pool": 3, "epochs": 1}
+SMALL |= {"width": 5}
 OPTIMISERS = ("adam", "adamw", "sgd", "nesterov")
 WILD = (
     *(None, True, -1, 0, 1, 3, 2**31, 2**63, -(2**70), 0.5, -0.0, 1e308, math.nan, math.inf, ""),
@@ -55,8 +56,8 @@ def batch(labels: list[int]) -> tuple[Tensor, Tensor]:
 def saved(key: str, optimizer: str) -> dict[str, Any]:
     """Returns the content of a small learner's file, as a run writes it."""
     kind = registry.get(key).learner
-    chosen = {name: value for name, value in SMALL.items() if name in setting_names(kind)}
-    learner = kind(net=Tiny(), optimizer=optimizer, device="cpu", **chosen)
+    given = {"net": Tiny(), "optimizer": optimizer, "device": "cpu", **SMALL}
+    learner = kind(**{name: value for name, value in given.items() if name in setting_names(kind)})
     for labels in ([0, 1, 2], [2, 1, 0, 1]):
         learner.learn(*batch(labels))
     learner.new_task()
@@ -177,7 +178,8 @@ def use(learner: onepass.Learner) -> None:
 
 
 def a_case(chance: random.Random) -> None:
-    content = copy.deepcopy(saved(chance.choice(METHODS), chance.choice(OPTIMISERS)))
+    key = chance.choice(METHODS)
+    content = copy.deepcopy(saved(key, chance.choice(OPTIMISERS)))
     path = Path(FOLDER.name) / "spoiled.pt"
     in_bytes = chance.random() < 0.3
     for _ in range(0 if in_bytes else chance.choice([1, 1, 1, 2, 3])):
@@ -189,8 +191,9 @@ def a_case(chance: random.Random) -> None:
     if in_bytes:
         damage(path, chance)
     before = path.read_bytes()
+    net = Tiny() if "net" in setting_names(registry.get(key).learner) else None
     try:
-        learner = onepass.open(path, device="cpu", net=Tiny())
+        learner = onepass.open(path, device="cpu", net=net)
     except CheckpointError as problem:
         one_line(problem, path)
     else:

@@ -28,6 +28,8 @@ SETTINGS: tuple[dict[str, object], ...] = (
     *({"average": "growing", "distil": 1.0, "distil_from": "arrivals"}, {"repeats": 2}),
     *({"norms": "memory"}, {"mirror": "true"}, {"mirror_scores": "true"}, {"augment": "none"}),
     *({"optimizer": "nesterov"}, {"head": "frozen"}),
+    # of methods that keep sums
+    *({"width": 40}, {"strength": 2.0}, {"gamma": 0.1}, {"halflife": 50}, {"scale": 0.5}),
 )
 STREAM_ARGUMENTS = {"long-tail": ("", ":rho=5"), "blurry": ("", ":n=0,m=30", ":n=100")}
 

@@ -4,6 +4,7 @@ learns on nor is saved."""
 
 import pytest
 import torch
+from network_methods import NETWORK_METHODS
 from torch import nn
 
 import onepass
@@ -15,9 +16,8 @@ from onepass.learning.memory_contents import stores_of
 from onepass.learning.trainer import Trainer
 from onepass.nets import optimisers
 
-METHODS = [info.key for info in registry.methods()]
 REPEATING = [
-    key for key in METHODS if "repeats" not in registry.get(key).learner.traits.unsupported
+    key for key in NETWORK_METHODS if "repeats" not in registry.get(key).learner.traits.unsupported
 ]
 REPLAYING = {"replay": 4, "mix": 4, "current": 2, "candidates": 6, "pool": 4, "subsets": 2}
 SELF_TAUGHT = {"average": 0.9, "distil": 1.0, "distil_raw": True, "repeats": 2}
@@ -78,7 +78,7 @@ class Fragile(nn.Module):
 def fuses_everywhere(monkeypatch):
     """Puts fuses before the step, at the loss, in the middle of the optimiser's update, and where
     memories take a batch."""
-    kind = onepass.Learner
+    kind = onepass.NetworkLearner
     once, descend = Trainer.run_once, kind.descend
 
     def before_the_step(self, step, x, y):
@@ -175,7 +175,7 @@ def expect_unfinished(learner, tmp_path):
     assert path.read_bytes() == b"the last checkpoint"
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", NETWORK_METHODS)
 @pytest.mark.parametrize("kind", ["known classes", "a class that is new"])
 def test_a_step_that_fails_before_the_update_changes_nothing(key, kind, tmp_path):
     gap, labels = BATCHES[kind]
@@ -214,7 +214,7 @@ def test_a_step_that_fails_after_imprinting_leaves_the_new_rows_as_they_were(mon
     assert torch.equal(learner.model.head.weight, before)
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", NETWORK_METHODS)
 @pytest.mark.parametrize("kind", ["classes for which the head grows", "a class after a boundary"])
 def test_a_boundary_and_growth_of_the_head_stay_and_a_retry_succeeds(key, kind):
     gap, labels = BATCHES[kind]
@@ -251,7 +251,7 @@ def test_failing_in_a_repeat_equals_failing_in_a_single_step(key, tmp_path):
     assert repeated >= 6, "in the optimiser, and all of the second repeat"
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", NETWORK_METHODS)
 def test_a_learner_that_fails_at_its_first_batch_has_learned_nothing(key):
     x, y = batch([0, 1, 0, 1])
     calm = taught(key, batches=[])
@@ -341,7 +341,7 @@ def test_a_single_sample_that_batchnorm_refuses_changes_nothing():
     assert learner.classes == [0, 1]
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", NETWORK_METHODS)
 def test_learning_works_under_no_grad_but_not_in_inference_mode(key):
     free, inside = taught(key, net="mlp"), taught(key, net="mlp")
     x, y = batch([0, 1, 7], seed=9)

@@ -39,7 +39,7 @@ def test_a_checkpoint_without_an_entry_is_refused(name, stream, tmp_path):
         onepass.open(path, device="cpu")
 
 
-@pytest.mark.parametrize("name", validate.BEGUN)
+@pytest.mark.parametrize("name", (*validate.BEGUN, *validate.OF_THE_TRAINER))
 def test_a_state_without_an_entry_is_refused(name, stream, tmp_path):
     path = damaged(tmp_path, stream, lambda content: content["state"].pop(name))
     with pytest.raises(CheckpointError, match=r"damaged\.pt does not fit"):

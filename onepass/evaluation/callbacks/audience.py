@@ -15,6 +15,7 @@ from onepass.base.parts import Step
 from onepass.evaluation.callbacks.base import Listener, Run
 from onepass.evaluation.points import Point
 from onepass.learning.learner import Learner
+from onepass.learning.network_learner import expect_network
 
 if TYPE_CHECKING:
     from onepass.runs.result import Result
@@ -42,6 +43,9 @@ class Audience(Listener):
         expect_distinct_keys(self.listeners)
 
     def started(self, run: Run) -> None:
+        for listener in self.active:
+            if listener.needs_network:
+                expect_network(run.learner, f"the listener {listener.key!r}")
         self._notify("started", run)
 
     def stepped(self, learner: Learner, step: Step) -> None:

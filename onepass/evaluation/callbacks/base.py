@@ -44,11 +44,13 @@ class Listener:
     arguments.
 
     `key` names the listener and its file, `<key>.jsonl` in the run's folder. If an `essential`
-    listener fails, the run stops; any other listener is dropped, and the run continues.
+    listener fails, the run stops; any other listener is dropped, and the run continues. A run with
+    a listener that `needs_network` does not begin unless its method trains a network.
     """
 
     key: ClassVar[str] = "listener"
     essential: ClassVar[bool] = False
+    needs_network: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         """Sets the key of a subclass to the name of its class, unless its own body defines a key:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from onepass.evaluation.points import Point
 from onepass.evaluation.probes.registry import probe
 from onepass.functional.imbalance import Balance
 from onepass.learning.learner import Learner
+from onepass.learning.network_learner import expect_network
 
 
 @probe("balance")
@@ -50,6 +51,8 @@ class BalanceProbe(Listener):
     (True, True)
     """
 
+    needs_network: ClassVar[bool] = True
+
     sums: Balance | None = None  # None before the first step
     own: Tensor = field(default_factory=lambda: torch.zeros(0))  # samples of each class   (C)
     # S+ of each class, as far as it comes from samples of new classes                     (C)
@@ -63,14 +66,15 @@ class BalanceProbe(Listener):
     def started(self, run: Run) -> None:
         self.groups = [list(group) for group in run.stream.tasks] if run.stream else []
         if self.sums is not None:  # a resumed run: `load_state_dict` left them on the CPU
-            self.sums = _restore(self.sums.state_dict(), run.learner.trainer.torch_device)
-            self.own = self.own.to(run.learner.trainer.torch_device)
-            self.by_new = self.by_new.to(run.learner.trainer.torch_device)
+            self.sums = _restore(self.sums.state_dict(), run.learner.torch_device)
+            self.own = self.own.to(run.learner.torch_device)
+            self.by_new = self.by_new.to(run.learner.torch_device)
 
     @torch.no_grad()
     def stepped(self, learner: Learner, step: Step) -> None:
+        learner = expect_network(learner, self.key)
         if self.sums is None:
-            self.sums = Balance(len(learner.seen), learner.trainer.torch_device)
+            self.sums = Balance(len(learner.seen), learner.torch_device)
             self.own = torch.zeros_like(self.sums.positive)
             self.by_new = torch.zeros_like(self.sums.positive)
             self.task = learner.task

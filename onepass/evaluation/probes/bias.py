@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.points import Point
 from onepass.evaluation.probes.registry import probe
 from onepass.learning.learner import Learner
+from onepass.learning.network_learner import NetworkLearner, expect_network
 from onepass.nets import Head
 
 
@@ -28,25 +29,27 @@ class BiasProbe(Listener):
     The probe reads the network that trains, even if a moving average of its weights predicts.
     """
 
+    needs_network: ClassVar[bool] = True
+
     steps: int = 0
     said: int = 0  # the step of the last line
     # Sums over the samples trained since the last line: of the mean logit of old and of new classes
     # (2), and of the samples' weights
     sums: Tensor = field(default_factory=lambda: torch.zeros(2))
     weight: Tensor = field(default_factory=lambda: torch.zeros(()))
-    learner: Learner | None = None
+    learner: NetworkLearner | None = None
     # The cache of `_sides_of`: the task and the number of classes, and the matrix (C, 2) for them
     _sides: tuple[tuple[int, int], Tensor] | None = None
 
     def started(self, run: Run) -> None:
         self.sums, self.weight = (
-            tensor.to(run.learner.trainer.torch_device) for tensor in (self.sums, self.weight)
+            tensor.to(run.learner.torch_device) for tensor in (self.sums, self.weight)
         )
 
     @torch.no_grad()
     def stepped(self, learner: Learner, step: Step) -> None:
-        self.steps, self.learner = self.steps + 1, learner
-        sides = self._sides_of(learner)
+        self.steps, self.learner = self.steps + 1, expect_network(learner, self.key)
+        sides = self._sides_of(self.learner)
         if (trained := step.together) is not None:
             totals = trained.weight @ trained.logits.float()  # (C)
             self.sums += totals @ sides
@@ -67,7 +70,7 @@ class BiasProbe(Listener):
         self.steps, self.said = state["steps"], state["said"]
         self.sums, self.weight = state["sums"], state["weight"]
 
-    def _sides_of(self, learner: Learner) -> Tensor:
+    def _sides_of(self, learner: NetworkLearner) -> Tensor:
         """Returns the matrix (C, 2) that maps logits to their means over old and over new classes.
         It is cached by task and number of classes, which the CPU knows without waiting for the
         GPU."""

@@ -4,7 +4,7 @@ no other probe computes."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from onepass.base.parts import Output, Step
 from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.probes.registry import probe
 from onepass.learning.learner import Learner
+from onepass.learning.network_learner import expect_network
 
 
 @probe("logits")
@@ -26,6 +27,8 @@ class LogitsProbe(Listener):
     the labels `y`, the `weight` (0 for padding) and the `logits` of its samples, a row per view.
     """
 
+    needs_network: ClassVar[bool] = True
+
     line: dict[str, Any] = field(default_factory=dict)  # the fields that need no wait for the GPU
     new: Tensor | None = None
     step: Step | None = None
@@ -34,7 +37,7 @@ class LogitsProbe(Listener):
         """Keeps this step, because it may be the last of its task: at `task_ended` the learner may
         be a batch ahead."""
         self.line = {"step": learner.steps, "classes": learner.classes}
-        self.new, self.step = learner.new.clone(), step
+        self.new, self.step = expect_network(learner, self.key).new.clone(), step
 
     def task_ended(self, task: int) -> None:
         assert self.new is not None and self.step is not None  # set by the first step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.points import Point
 from onepass.evaluation.probes.registry import probe
 from onepass.learning.learner import Learner
+from onepass.learning.network_learner import expect_network
 
 EVERY = 10  # a line after each tenth step of the run
 KINDS = 4  # of samples: 0 and 1, old and new classes in the stream; 2 and 3, those in the replay
@@ -35,6 +36,8 @@ class LossesProbe(Listener):
     the first task, so its replay counts as `stream`.
     """
 
+    needs_network: ClassVar[bool] = True
+
     steps: int = 0
     sums: Tensor = field(default_factory=lambda: torch.zeros(2, KINDS))
     # The step and the sums of each line to come. The sums stay on the device until scoring waits
@@ -42,12 +45,13 @@ class LossesProbe(Listener):
     waiting: list[tuple[int, Tensor]] = field(default_factory=list)
 
     def started(self, run: Run) -> None:
-        device = run.learner.trainer.torch_device
+        device = run.learner.torch_device
         self.sums = self.sums.to(device)
         self.waiting = [(step, sums.to(device)) for step, sums in self.waiting]
 
     @torch.no_grad()
     def stepped(self, learner: Learner, step: Step) -> None:
+        learner = expect_network(learner, self.key)
         self.steps += 1
         if (trained := step.together) is not None:
             logits = trained.logits.float().masked_fill(~learner.seen, -torch.inf)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from onepass.base.errors import InputError
 from onepass.base.registry import Registry
 from onepass.evaluation.callbacks import EVENTS, Forwarder, Listener
+
+if TYPE_CHECKING:
+    from onepass.learning.learner import Learner
 
 P = TypeVar("P", bound=Listener)
 RESERVED = (EVENTS, Forwarder.key)
@@ -38,6 +41,17 @@ def expect_probes(names: Sequence[str]) -> None:
         PROBES[name]  # raises the UnknownNameError
         if list(names).count(name) > 1:
             raise InputError(f"the probe {name!r} is named twice; name it once")
+
+
+def expect_useful(names: Sequence[str], method: type[Learner]) -> None:
+    """Raises an InputError for a probe that measures a network, which this method does not have."""
+    from onepass.learning.network_learner import NetworkLearner
+
+    for name in names:
+        if PROBES[name].needs_network and not issubclass(method, NetworkLearner):
+            raise InputError(
+                f"the probe {name!r} needs a method that trains a network: {method.key} trains none"
+            )
 
 
 def make_probes(names: Sequence[str]) -> list[Listener]:

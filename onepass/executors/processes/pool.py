@@ -24,6 +24,7 @@ from onepass.executors.queue import Fits, Queue
 from onepass.executors.retry import Failure, Retries
 from onepass.learning import execution
 from onepass.learning.learner import Learner
+from onepass.learning.network_learner import NetworkLearner
 from onepass.runs.folder import RunFolder
 from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
@@ -56,11 +57,13 @@ class Processes:
         stream, learner = job.make(self.resources.dataset(job))
         # The copy below gets the engine `eager`, so an engine that this learner cannot have raises
         # its error here.
-        if not learner.traits.capturable:
+        if isinstance(learner, NetworkLearner) and not learner.traits.capturable:
             execution.make_engine(learner.engine, False, devices.resolve_device(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
-        chosen = plain if job.device_kind == "cuda" else {}
-        learner = type(learner)(**{**learner.get_params(), **chosen})
+        settings = learner.get_params()
+        if job.device_kind == "cuda":
+            settings |= {name: plain[name] for name in plain.keys() & settings.keys()}
+        learner = type(learner)(**settings)
         prepare_for_stream(learner, stream)
         self.ram_budget.guess(job, stream.dataset, learner)
         return learner

@@ -18,12 +18,15 @@ import torch
 from onepass.base.ram import free_ram_bytes, read_number
 from onepass.data import Dataset
 from onepass.executors.processes.gpus import Gpu, query_nvidia_smi
+from onepass.learning.closed_form import ClosedForm
 from onepass.learning.learner import Learner
+from onepass.learning.network_learner import NetworkLearner
 from onepass.runs.spec import Job
 
 MIB = 2**20
 CONTEXT = 512 * MIB  # an estimate of the GPU memory that CUDA takes per process, besides tensors
 PROCESS = 1024 * MIB  # a guess for Python, torch and the activations of a step
+SUMS_AND_SOLVE = 6  # a solve was seen to take three to six times the bytes of the sums
 SPARE = 0.1  # the fraction of the free memory that stays unused
 
 
@@ -51,12 +54,15 @@ class RamBudget:
     def guess(self, job: Job, dataset: Dataset, learner: Learner) -> None:
         """Records a guess, which is used until a run of this kind has finished: a process, the data
         twice, the network with its gradients and the optimiser's two moments, the stored samples
-        and the copies of the network."""
+        and the copies of the network; sums six times, because solving copies them."""
         from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
         data = dataset.train_x.nbytes + dataset.test_x.nbytes
-        network = sum(parameter.nbytes for parameter in learner.trainer.model.parameters())
+        trained = learner.model.parameters() if isinstance(learner, NetworkLearner) else ()
+        network = sum(parameter.nbytes for parameter in trained)
         stored = memory_bytes(learner) + copy_bytes(learner)
+        if isinstance(learner, ClosedForm):
+            stored *= SUMS_AND_SOLVE
         self.guesses[job.kind] = PROCESS + 2 * data + 4 * network + stored
 
     def record(self, job: Job, taken: RamUse) -> None:

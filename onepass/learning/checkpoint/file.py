@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from onepass.base import devices, plugins
 from onepass.base.errors import CheckpointError, InputError
-from onepass.base.expect import expect_alike, expect_kind, expect_number
+from onepass.base.expect import expect_kind, expect_number
 from onepass.base.fileio import write_atomically
 from onepass.base.parts import ImageCount, Label
-from onepass.base.settings import construct
+from onepass.base.settings import construct, setting_names
 from onepass.base.text import error_in_one_line, quoted, shortened
+from onepass.encoders.names import parse_name
+from onepass.encoders.registry import is_module
 from onepass.functional.views import Augment
 from onepass.learning import registry
-from onepass.learning.divergence import expect_not_diverged
-from onepass.learning.memory_contents import stores_of
+from onepass.learning.encoding import expect_same_encoder
 from onepass.memory import Store
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def checkpoint_content(learner: Learner, *, memory: bool = True) -> dict[str, An
     if learning has diverged, so that a good file stays, and an InputError for a class without a
     name.
 
-    Without the memory the content may have a `scorer`: tensors that predicting would otherwise
-    compute from the memory."""
+    Without the memory the content may have more entries, which predicting would otherwise compute
+    from the memory."""
     if "key" not in vars(type(learner)):
         raise InputError(
             f"{type(learner).__name__} cannot be saved: a file names its method, and this class "
@@ -49,19 +50,17 @@ def checkpoint_content(learner: Learner, *, memory: bool = True) -> dict[str, An
         name: None if callable(value) else value  # a network or a function: files hold no code
         for name, value in learner.get_params().items()
     }
-    scorer = scorer_state(learner) if learner._only_predicts or not memory else None
     names = learner._names
     known = bool(names) and names.keys() >= set(learner.classes)
-    spent = learner.trainer.image_counts if learner._prepared else {}
     settings["device"] = devices.device_type(learner.device)
     return {
         "method": learner.key,
         **_module(learner),
         "settings": settings,
         "state": finite_state(learner, memory=memory),
-        **({} if scorer is None else {"scorer": scorer}),
-        "spent": {purpose: list(images) for purpose, images in spent.items()},
-        "scorer_counted": learner._scorer_is_counted,
+        **learner._predicting_state(memory=memory),
+        **({"encoder": dict(learner.encoder_identity() or {})} if learner.encoder else {}),
+        "spent": {purpose: list(images) for purpose, images in learner.image_counts.items()},
         **({"class_names": list(names.values())} if known else {}),
     }
 
@@ -70,44 +69,14 @@ def finite_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     """Returns the learner's state, with empty memories if `memory` is false. Raises a TrainingError
     if learning has diverged."""
     with learner._lock.reading():
-        expect_not_diverged(learner)
+        learner.expect_healthy()
         state = learner.state_dict()
         if not memory and learner.steps:
-            parts = learner.trainer.parts.items()
+            parts = learner._parts.items()
             blank = {name: part.empty_state() for name, part in parts if isinstance(part, Store)}
-            state["parts"] |= blank
+            if blank:
+                state["parts"] |= blank
         return state
-
-
-def scorer_state(learner: Learner) -> dict[str, Any] | None:
-    """Returns those tensors of the scorer that are not the network's, for a file without the
-    memory. Returns None if the method has no memory, or has learned nothing yet."""
-    if not learner.steps or not stores_of(learner):
-        return None
-    with learner._lock.reading():
-        return _own_tensors(learner._current_scorer(), learner.trainer.predicting_model)
-
-
-def restrict_to_predicting(learner: Learner, state: dict[str, Any]) -> None:
-    """Loads a `scorer_state` in place of the missing memory. From now on the learner only
-    predicts."""
-    made = learner._current_scorer()  # made from an empty memory; its values are loaded below
-    own = _own_tensors(made, learner.trainer.predicting_model)
-    expect_alike(state, own, "scorer")
-    for name, value in own.items():
-        value.copy_(state[name])
-    learner._only_predicts = True
-
-
-def _own_tensors(scorer: nn.Module, network: nn.Module) -> dict[str, Tensor]:
-    """Returns the tensors of a scorer that are not the network's, by name."""
-    if scorer is network:
-        return {}
-    # the network may be a submodule of the scorer; its tensors are in the state already
-    shared = tuple(f"{name}." for name, module in scorer.named_modules() if module is network)
-    return {
-        name: value for name, value in scorer.state_dict().items() if not name.startswith(shared)
-    }
 
 
 def _module(learner: Learner) -> dict[str, str]:
@@ -182,7 +151,8 @@ def learner_from_content(
     _expect_code(content, path)
     try:
         settings = _settings(content, where, device=device, net=net, augment=augment)
-        missing = [f"{name}={what}" for name, what in OWN.items() if settings[name] is None]
+        needed = [name for name in OWN if name in _names_of_settings(content)]
+        missing = [f"{name}={OWN[name]}" for name in needed if settings[name] is None]
         if not missing:
             return _made(content, settings)
     except Exception as problem:  # a file that does not fit may raise anything
@@ -214,6 +184,9 @@ def _expect_code(content: dict[str, Any], path: str) -> None:
     if isinstance(settings, dict):
         try:
             plugins.expect_user_named(settings.get("net"), path)
+            if isinstance(encoder := settings.get("encoder"), str):
+                for part in filter(is_module, parse_name(encoder).parts):
+                    plugins.expect_user_named(part.base, path)
         except InputError as problem:
             raise CheckpointError(str(problem)) from None
 
@@ -229,24 +202,30 @@ def _settings(
         **content["settings"],
         **{key: value for key, value in here.items() if value is not None},
     }
-    if settings["engine"] == "graph" and where.type != "cuda":
+    has_engine = "engine" in _names_of_settings(content)
+    if has_engine and settings["engine"] == "graph" and where.type != "cuda":
         settings["engine"] = "auto"  # made on a GPU, opened on a machine without
     return settings
 
 
+def _names_of_settings(content: dict[str, Any]) -> list[str]:
+    """Returns the names of the settings of the content's method."""
+    return setting_names(registry.get(content["method"]).learner)
+
+
 def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
     learner = construct(registry.get(content["method"]).learner, **settings)
+    if learner.encoder is not None:
+        saved = expect_same_encoder(content.get("encoder"), learner.encoder, learner.device)
+        learner._encoder_identity = saved
     learner.load_state_dict(content["state"])
-    if "scorer" in content:
-        restrict_to_predicting(learner, content["scorer"])
+    learner._load_predicting_state(content)
     if content.get("class_names") is not None:
         _expect_names(content["class_names"], learner.classes)
         learner.class_names = content["class_names"]
     spent = {purpose: _images(n, purpose) for purpose, n in content["spent"].items()}
-    if learner._prepared:
-        learner.trainer.image_counts = spent
-    if content.get("scorer_counted"):  # older files do not say
-        learner._counted_scorer = learner._moment
+    learner.image_counts.clear()
+    learner.image_counts.update(spent)
     return learner
 
 

@@ -7,6 +7,7 @@ that was made for the state. Every check raises a CheckpointError that names the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,23 +25,23 @@ MOST_STEPS = 2**62
 LARGEST_SAMPLE = 2**28  # values in one sample
 NEW = ("steps", "book")  # keys of the state of a learner without steps; `book`: its class index
 OF_THE_TRAINER = ("new", "shape", "dtype", "model", "optimizer", "parts", "generators")
-BEGUN = (*NEW, "finished", *OF_THE_TRAINER)
+BEGUN = (*NEW, "finished")  # and of one that has learned
 
 
-def class_index_from(state: dict[str, Any], gap: int) -> ClassIndex:
-    """Returns the class index of a saved state, after checking the keys and sizes of the state."""
+def class_index_from(state: dict[str, Any], gap: int, own: Sequence[str]) -> ClassIndex:
+    """Returns the class index of a saved state, after checking the keys of the state. `own` are
+    those that only this kind of learner has."""
     expect_kind(state, dict, "state")
     steps = expect_number(state.get("steps"), 0, MOST_STEPS, "steps")
     expect_kind(state["steps"], int, "steps")
-    expect_keys(state, BEGUN if steps else NEW, "state")
+    expect_keys(state, (*BEGUN, *own) if steps else NEW, "state")
     index = ClassIndex.from_state(state["book"], gap, steps)
     if steps:
         expect_kind(state["finished"], bool, "finished")
-        _expect_samples(state["shape"], state["dtype"], state["parts"])
     return index
 
 
-def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
+def expect_sizes(shape: Any, dtype: Any, parts: Any) -> None:
     """Checks the shape and dtype of samples, on which all sizes depend, and that memories hold
     samples of this shape."""
     expect_kind(dtype, str, "dtype")

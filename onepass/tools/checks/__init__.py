@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onepass.tools.checks.contract import NEEDS_GPU as NEEDS_GPU
     from onepass.tools.checks.contract import Outcome as Outcome
     from onepass.tools.checks.contract import check_method as check_method
+    from onepass.tools.checks.contract import checks_for as checks_for
     from onepass.tools.checks.contract import exemptions as exemptions
     from onepass.tools.checks.contract import run_checks as run_checks
 

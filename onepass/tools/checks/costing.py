@@ -9,7 +9,6 @@ import weakref
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -18,14 +17,15 @@ from torch._subclasses.fake_tensor import (
 )
 
 from onepass.base.parts import ImageCount
-from onepass.learning.image_counts import images_per_batch
-from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
+from onepass.learning.network_learner import NetworkLearner
 from onepass.streams import ClassIncremental, Stream
 from onepass.tools.checks.helpers import (
     SCORE_METHODS,
+    AnyMethod,
     ExpectationError,
     Method,
+    count_bytes,
     expect_finite_values,
     expect_same_state,
     expect_that,
@@ -50,7 +50,7 @@ def declared_images_are_counted(method: Method) -> None:
         _expect_declared_images(learner, stream, 20)
 
 
-def _expect_declared_images(learner: Learner, stream: Stream, index: int) -> None:
+def _expect_declared_images(learner: NetworkLearner, stream: Stream, index: int) -> None:
     """Compares the images of the step on one batch with those that the learner declares."""
     with record_forwards(type(learner.model.body)) as passes:
         teach(learner, stream, first=index, last=index + 1)
@@ -58,7 +58,7 @@ def _expect_declared_images(learner: Learner, stream: Stream, index: int) -> Non
         trained=sum(recorded.images for recorded in passes if recorded.graded),
         scored=sum(recorded.images for recorded in passes if not recorded.graded),
     )
-    declared = images_per_batch(learner, len(stream.indices(index)))
+    declared = learner.images_per_batch(len(stream.indices(index)))
     expect_that(
         found == declared, f"the declared {declared} of a step", f"{found} counted", "cost step"
     )
@@ -90,13 +90,13 @@ def an_average_may_teach(method: Method) -> None:
     expect_finite_values(scores, "scores with an average that teaches", SCORE_METHODS)
 
 
-def memory_is_bounded(method: Method) -> None:
+def memory_is_bounded(method: AnyMethod) -> None:
     """The state stops growing once the memory is full."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=17)
-    before = _count_bytes(learner.state_dict())
+    before = count_bytes(learner.state_dict())
     teach(learner, stream, first=17)
-    after = _count_bytes(learner.state_dict())
+    after = count_bytes(learner.state_dict())
     wanted = f"a state that stays at {before} bytes once the memory is full"
     expect_that(after == before, wanted, f"{after} bytes", "build step")
 
@@ -114,13 +114,13 @@ def kept_bytes_are_declared(method: Method) -> None:
         found = f"room for {held}"
         expect_that(held == wanted, f"room for `memory` samples, {wanted}", found, BUILD_METHODS)
     declared = memory_bytes(learner) + copy_bytes(learner)
-    kept = _count_bytes(learner.state_dict()["parts"])
+    kept = count_bytes(learner.state_dict()["parts"])
     slack = 64 * learner.model.head.capacity  # bytes: a few numbers for each class
     wanted = f"the declared {declared} bytes, and up to {slack} of statistics"
     expect_that(declared <= kept <= declared + slack, wanted, f"{kept} bytes kept", BUILD_METHODS)
 
 
-def the_memory_holds_raw_samples(method: Method) -> None:
+def the_memory_holds_raw_samples(method: AnyMethod) -> None:
     """The memory stores samples unchanged, each with its own label."""
     stream = small_stream()
     learner = teach(make_learner(method), stream)
@@ -246,7 +246,7 @@ def the_step_never_waits(method: Method) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def the_file_explains_itself(method: Method) -> None:
+def the_file_explains_itself(method: AnyMethod) -> None:
     """The module's docstring has the words Departures and Cost, and the class's has an example."""
     module = sys.modules[method.__module__].__doc__ or ""
     for word in ("Departures", "Cost"):
@@ -261,11 +261,3 @@ class _NoOptimizer:
 
     def step(self) -> None:
         pass
-
-
-def _count_bytes(tree: Any) -> int:
-    if isinstance(tree, Tensor):
-        return tree.numel() * tree.element_size()
-    if isinstance(tree, dict):
-        return sum(_count_bytes(value) for value in tree.values())
-    return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +13,19 @@ from torch import Tensor, nn
 from onepass.base.checksum import sha256
 from onepass.base.settings import setting_names
 from onepass.data import Dataset, load
+from onepass.learning.closed_form import ClosedForm
 from onepass.learning.learner import Learner
+from onepass.learning.network_learner import NetworkLearner
 from onepass.nets import MLP
 from onepass.streams import ClassIncremental, Stream
 
 CLASSES = 6
 SCORE_METHODS = "scores scorer"  # functions of a method that make its scores
 MOST_NAMED = 4  # differing entries of a state that an error names
-Method = type[Learner]
+Method = type[NetworkLearner]
+AnyMethod = type[Learner]
+ClosedFormMethod = type[ClosedForm]
+L = TypeVar("L", bound=Learner)
 
 
 def small_dataset(
@@ -52,17 +57,17 @@ def narrow_mlp(shape: tuple[int, ...]) -> nn.Module:
 NARROW_NET = f"{narrow_mlp.__module__}:{narrow_mlp.__name__}"
 
 
-def make_learner(method: Method, **settings: Any) -> Learner:
-    """Returns a learner whose memory of 80 samples fills up during `small_stream`.
+def make_learner(method: type[L], **settings: Any) -> L:
+    """Returns a learner whose memory of 80 samples, if it has one, fills up during `small_stream`.
 
-    Its network is narrow, unless the method has one of its own.
+    Its network is narrow, unless the method has one of its own, or none.
     """
     return make_wide_learner(
         method, **{**({"net": NARROW_NET} if _takes_any_net(method) else {}), **settings}
     )
 
 
-def make_wide_learner(method: Method, **settings: Any) -> Learner:
+def make_wide_learner(method: type[L], **settings: Any) -> L:
     """Returns a learner like `make_learner`, but with the method's usual network.
 
     Checks of accuracy need it.
@@ -73,8 +78,10 @@ def make_wide_learner(method: Method, **settings: Any) -> Learner:
     return method(**{**small, **settings})
 
 
-def _takes_any_net(method: Method) -> bool:
-    return "net" not in method.traits.quick and method.__dataclass_fields__["net"].default == "auto"
+def _takes_any_net(method: AnyMethod) -> bool:
+    if not issubclass(method, NetworkLearner) or "net" in method.traits.quick:
+        return False
+    return method.__dataclass_fields__["net"].default == "auto"
 
 
 def self_distillation_settings(method: Method) -> dict[str, Any]:
@@ -106,7 +113,7 @@ def batch_steps(
         yield give
 
 
-def teach(learner: Learner, stream: Stream, first: int = 0, last: int | None = None) -> Learner:
+def teach(learner: L, stream: Stream, first: int = 0, last: int | None = None) -> L:
     """Teaches the batches from `first` up to `last`; returns the learner."""
     for give in batch_steps(stream, first, last):
         give(learner)
@@ -151,8 +158,9 @@ def state_fingerprints(learner: Learner) -> Fingerprints:
 
 
 def parameter_fingerprints(learner: Learner) -> Fingerprints:
-    """Returns a checksum for each parameter and buffer of the network."""
-    return dict(_fingerprints(dict(learner.model.state_dict())))
+    """Returns a checksum for each parameter and buffer of the network, or of whatever else decides
+    predictions."""
+    return dict(_fingerprints(learner._parameters()))
 
 
 def _fingerprints(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -161,6 +169,15 @@ def _fingerprints(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
             yield from _fingerprints(value, f"{name}.{key}" if name else str(key))
     else:
         yield name, sha256(tree)
+
+
+def count_bytes(tree: Any) -> int:
+    """Returns the bytes of all tensors in a state dict."""
+    if isinstance(tree, Tensor):
+        return tree.nbytes
+    if isinstance(tree, dict):
+        return sum(count_bytes(value) for value in tree.values())
+    return 0
 
 
 def expect_same_state(

@@ -14,6 +14,7 @@ from onepass.methods.finetune import Finetune
 from onepass.streams import ClassIncremental
 from onepass.tools.checks.helpers import (
     SCORE_METHODS,
+    AnyMethod,
     Method,
     batch_steps,
     device_of_checks,
@@ -33,7 +34,7 @@ from onepass.tools.checks.helpers import (
 RATES = (3e-3, 1e-3)  # learning rates to try; some heads need the smaller one
 
 
-def learn_leaves_its_inputs_alone(method: Method) -> None:
+def learn_leaves_its_inputs_alone(method: AnyMethod) -> None:
     """Learning does not change the caller's batch, and keeps copies of its samples."""
     stream = small_stream()
     learner, other = make_learner(method), make_learner(method)
@@ -49,7 +50,7 @@ def learn_leaves_its_inputs_alone(method: Method) -> None:
     expect_same_state(state_fingerprints(other), state_fingerprints(learner), wanted)
 
 
-def odd_batches_are_learned(method: Method) -> None:
+def odd_batches_are_learned(method: AnyMethod) -> None:
     """Loss and scores stay finite on batches of one sample, one class or a new class among old."""
     stream = small_stream()
     x, y = stream.dataset.train_x, stream.dataset.train_y
@@ -67,7 +68,7 @@ def odd_batches_are_learned(method: Method) -> None:
     expect_that(found == arrivals, f"classes in order of arrival, {arrivals}", found, "classes")
 
 
-def extreme_inputs_stay_finite(method: Method) -> None:
+def extreme_inputs_stay_finite(method: AnyMethod) -> None:
     """The loss stays finite on black, white and grey images and on vectors of 1e4."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=12)
@@ -153,7 +154,7 @@ def memory_reaches_the_gradient(method: Method) -> None:
     expect_that(not same, "another update when the memory has other labels", "the same")
 
 
-def bad_batches_change_nothing(method: Method) -> None:
+def bad_batches_change_nothing(method: AnyMethod) -> None:
     """A batch that is refused leaves the learner unchanged."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=12)
@@ -181,7 +182,7 @@ def bad_batches_change_nothing(method: Method) -> None:
     )
 
 
-def labels_are_only_names(method: Method) -> None:
+def labels_are_only_names(method: AnyMethod) -> None:
     """Renaming the classes changes no parameter; predictions use the new names."""
     stream = small_stream()
     plain, renamed = make_learner(method), make_learner(method)
@@ -197,7 +198,7 @@ def labels_are_only_names(method: Method) -> None:
     expect_that(same, "the same predictions whatever the classes are called", "others", "predict")
 
 
-def nobody_tells_the_future(method: Method) -> None:
+def nobody_tells_the_future(method: AnyMethod) -> None:
     """The state after the first tasks does not depend on the tasks that follow.
 
     It is also the same in `evaluate` and in a plain loop over the batches.
@@ -215,7 +216,7 @@ def nobody_tells_the_future(method: Method) -> None:
     expect_same_state(first, third, "the same state in an evaluation as in a plain loop")
 
 
-def boundaries_are_inferred(method: Method) -> None:
+def boundaries_are_inferred(method: AnyMethod) -> None:
     """Without `new_task`, a task begins when unseen classes come after `gap` batches without any.
 
     After one batch fewer it does not begin. Inferred boundaries act like announced ones.

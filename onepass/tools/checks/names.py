@@ -10,7 +10,7 @@ from onepass.base.errors import UnknownNameError
 from onepass.base.text import first_sentence
 
 HOME = "onepass.tools.checks"
-MODULES = ("predicting", "learning", "repeating", "costing")  # in the order in which they run
+MODULES = ("predicting", "learning", "repeating", "costing", "sums")  # in their order
 
 
 def checks_in_module(module: str) -> dict[str, str]:

@@ -7,8 +7,11 @@ import math
 import torch
 
 from onepass.base.errors import NotFittedError
+from onepass.learning.learner import Learner
+from onepass.learning.network_learner import NetworkLearner
 from onepass.tools.checks.helpers import (
     SCORE_METHODS,
+    AnyMethod,
     Method,
     expect_same_state,
     expect_that,
@@ -20,7 +23,7 @@ from onepass.tools.checks.helpers import (
 )
 
 
-def predict_before_learning_is_refused(method: Method) -> None:
+def predict_before_learning_is_refused(method: AnyMethod) -> None:
     """Predicting before the first batch raises NotFittedError, as users of scikit-learn expect."""
     wanted = "NotFittedError before anything is learned"
     try:
@@ -33,22 +36,27 @@ def predict_before_learning_is_refused(method: Method) -> None:
         expect_that(False, wanted, "an answer", "predict")
 
 
-def predict_leaves_no_trace(method: Method) -> None:
+def predict_leaves_no_trace(method: AnyMethod) -> None:
     """Predicting leaves parameters, buffers, memory, generators and mode as they were."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=12)
-    before, training = state_fingerprints(learner), learner.model.training
+    before, training = state_fingerprints(learner), _is_training(learner)
     learner.predict(unseen_samples(stream))
     learner.scores(unseen_samples(stream))
     at = f"predict {SCORE_METHODS}"
     expect_same_state(before, state_fingerprints(learner), "predicting to change nothing", at)
-    mode = f"training = {learner.model.training}"
+    mode = f"training = {_is_training(learner)}"
     expect_that(
-        learner.model.training == training, f"predicting to leave training = {training}", mode, at
+        _is_training(learner) == training, f"predicting to leave training = {training}", mode, at
     )
 
 
-def predict_in_parts_agrees(method: Method) -> None:
+def _is_training(learner: Learner) -> bool:
+    """Returns whether the network is in training mode; false without a network."""
+    return isinstance(learner, NetworkLearner) and learner.model.training
+
+
+def predict_in_parts_agrees(method: AnyMethod) -> None:
     """A sample's scores are the same in a batch of any size."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=12)
@@ -61,7 +69,7 @@ def predict_in_parts_agrees(method: Method) -> None:
     expect_that(torch.allclose(together, pieces, atol=1e-5), wanted, found, SCORE_METHODS)
 
 
-def scores_have_a_column_for_each_class(method: Method) -> None:
+def scores_have_a_column_for_each_class(method: AnyMethod) -> None:
     """Scores have a column for each class so far, and predict returns the label of the highest."""
     stream = small_stream()
     learner = make_learner(method)
@@ -80,7 +88,7 @@ def scores_have_a_column_for_each_class(method: Method) -> None:
         expect_that(learned == known, f"the classes of the batches, {known}", learned, "classes")
 
 
-def a_snapshot_stays(method: Method) -> None:
+def a_snapshot_stays(method: AnyMethod) -> None:
     """A snapshot predicts as the learner did when it was taken, whatever is learned afterwards.
 
     Taking it changes nothing in the learner.

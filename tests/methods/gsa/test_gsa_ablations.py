@@ -11,7 +11,6 @@ from onepass.base.errors import InputError
 from onepass.base.parts import Samples
 from onepass.functional.imbalance import class_weight
 from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
-from onepass.learning.image_counts import images_per_batch
 from onepass.methods.gsa_variants import even_out, rates
 
 TERMS = {"new": "T1", "previous": "T2", "cross": "T3"}
@@ -154,7 +153,7 @@ def test_balanced_er_trains_shares_by_classes():
     assert (int(new.weight.sum()), int(old.weight.sum())) == (8, 12)
     assert set(new.y[new.weight > 0].tolist()) <= {3, 4}
     assert set(old.y[old.weight > 0].tolist()) <= {0, 1, 2}
-    assert images_per_batch(learner, 10).trained == 20
+    assert learner.images_per_batch(10).trained == 20
 
 
 def test_balanced_er_has_one_mean_over_its_batch():

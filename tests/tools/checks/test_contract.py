@@ -3,7 +3,7 @@
 import pytest
 
 from onepass.learning import registry
-from onepass.tools.checks import CHECKS, exemptions
+from onepass.tools.checks import checks_for, exemptions
 
 # Their steps are the longest, or those of `finetune`; others of their kind are checked at once.
 SLOW = ("gss", "ccil", "co2l", "er-aml", "gsa-released", "il2a", "joint", "ocm-gsa")
@@ -17,17 +17,17 @@ OF_THE_LEARNER = (
     "probing_changes_nothing",
     "training_does_not_notice_an_average",
 )
-FIRST = ("er", "gsa", "lucir", "rainbow-rt")  # of the kinds of things that are kept
+FIRST = ("er", "gsa", "lucir", "rainbow-rt", "ridge")  # of the kinds of things that are kept
 
 
 def cases():
     for info in registry.methods():
         exempt = exemptions(info.learner)
-        for name in CHECKS:
+        for name, check in checks_for(info.learner).items():
             marks = [pytest.mark.xfail(strict=True, reason=exempt[name])] if name in exempt else []
             late = info.key in SLOW or (name in OF_THE_LEARNER and info.key not in FIRST)
             marks += [pytest.mark.slow] * late
-            yield pytest.param(info.learner, CHECKS[name], id=f"{info.key}-{name}", marks=marks)
+            yield pytest.param(info.learner, check, id=f"{info.key}-{name}", marks=marks)
 
 
 @pytest.mark.parametrize(("method", "check"), list(cases()))
