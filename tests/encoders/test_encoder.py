@@ -1,14 +1,18 @@
 import pickle
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from isolated_registries import isolate_registries
+from PIL import Image
 from tiny_encoders import photo, random_pixels
 
 import onepass
 from onepass.base.errors import InputError, UnknownNameError
 from onepass.encoders import Encoder
-from onepass.encoders.registry import canonical
+from onepass.encoders.registry import ENCODERS, canonical, list_encoders
+from onepass.encoders.registry import encoder as register
 from onepass.functional.grid import standardise
 
 NAME = "efficientnet-lite0@32"
@@ -132,3 +136,35 @@ def test_a_wrong_name_says_what_is_valid(name, error, match):
 def test_a_usual_size_is_left_out_of_the_name():
     assert str(canonical("efficientnet-lite2@260^+mirror")) == "efficientnet-lite2^+mirror"
     assert str(canonical("efficientnet-lite2@192")) == "efficientnet-lite2@192"
+
+
+class Corner:
+    """Returns the colour of the first pixel."""
+
+    takes, size, widths, exact, engine = "images", 40, [3], True, "python"
+    facts: ClassVar = {"corner": 1}
+
+    def encode(self, samples):
+        return torch.from_numpy(samples[:, 0, 0].astype(np.float32))
+
+
+def test_an_encoder_of_the_users_own_gets_a_name(monkeypatch):
+    isolate_registries(monkeypatch, ENCODERS)
+
+    @register("corner", takes="images", variants={"": ("a corner", 3, "")}, size=40)
+    def corner(part, device):
+        return Corner()
+
+    red = torch.zeros(2, 3, 40, 40, dtype=torch.uint8)
+    red[:, 0] = 200
+    assert Encoder("corner").encode(red).tolist() == [[200, 0, 0]] * 2
+    assert {row["encoder"]: row["what"] for row in list_encoders()}["corner"] == "a corner"
+    with pytest.raises(UnknownNameError, match="corner:other"):
+        Encoder("corner:other")
+
+
+def test_every_kind_and_shape_of_picture_has_features(tiny):
+    modes = ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr", "HSV", "I", "I;16"]
+    pictures = [Image.new(mode, size) for mode in modes for size in [(1, 1), (700, 1), (3, 50)]]
+    found = Encoder(NAME).encode(pictures)
+    assert bool(torch.isfinite(found).all()) and found.shape == (30, 1280)
