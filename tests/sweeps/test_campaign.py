@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from onepass.learning.image_counts import images_per_batch
 
 from onepass.base.settings import construct
 from onepass.learning import registry
-from onepass.learning.image_counts import images_per_batch
 from onepass.sweeps.sweep_file import read_sweep_file
 
 ROOT = Path(__file__).parents[2]
