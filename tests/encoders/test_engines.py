@@ -4,7 +4,7 @@ import torch
 from tiny_encoders import random_pixels, tiny_network
 
 from onepass.base.errors import OnepassError
-from onepass.encoders import engines
+from onepass.encoders import Encoder, engines
 from onepass.encoders.engines import (
     Torch,
     answer_sha256,
@@ -122,3 +122,10 @@ def test_trial_images_reach_the_clips(network):
             )
     network(torch.from_numpy(trial_images(32, 2)))
     assert (384, True) in clipped
+
+
+def test_a_missing_engine_is_named_with_what_it_would_bring(tiny, monkeypatch, caplog):
+    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    first, again = (Encoder("efficientnet-lite0@32", "cpu") for _ in range(2))
+    assert first.engine == again.engine == "torch"
+    assert caplog.text.count("pip install openvino makes them about three times as fast") == 1
