@@ -211,9 +211,11 @@ def expect_type(name: str, value: object, annotation: Any) -> None:
 def parse_setting(name: str, text: str, annotation: Any) -> Any:
     """Returns the value of `--set name=text`; raises an InputError if it does not fit the type.
 
-    >>> parse_setting("lr", "5e-4", float), parse_setting("fill", "none", int | None)
+    >>> parse_setting("lr", "5e-4", float), parse_setting("encoder", "none", str | None)
     (0.0005, None)
     """
+    if text.lower() == "none" and _matches(None, annotation):
+        return None  # also where any text would do
     if _matches(text, annotation):
         return text
     words = {"true": True, "false": False, "none": None}
