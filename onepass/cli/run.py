@@ -51,7 +51,7 @@ Examples:
   onepass run gsa --dataset cifar100 --preset tuned --set lr=5e-4 --set current=0
   onepass run gsa --preset common --settings tune-gsa/best.toml
   onepass run er gsa --dataset cifar100 --memory 1000 --stream long-tail:rho=100
-  onepass run ranpac gsa --dataset photos/ --encoder efficientnet-lite0
+  onepass run ranpac --dataset photos/ --encoder efficientnet-lite0
   onepass run gsa --dataset photos/ --image-size 64
   onepass run er --dataset flowers.csv --label species --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
