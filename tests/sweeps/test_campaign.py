@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from onepass.learning.image_counts import images_per_batch
 
 from onepass.base.settings import construct
 from onepass.learning import registry
@@ -58,7 +57,7 @@ def test_what_goes_past_the_recipe_trains_no_more_images_than_it() -> None:
     for run in read_sweep_file(EXPERIMENTS / "past-the-recipe.toml", device="cpu"):
         learner_class = registry.get(run.job.method).learner
         learner = construct(learner_class, memory=run.job.memory, **run.job.chosen_settings())
-        assert images_per_batch(learner, 10).trained <= 444, run.job
+        assert learner.images_per_batch(10).trained <= 444, run.job
 
 
 def test_a_sweep_is_tried_without_its_data(tmp_path: Path) -> None:
