@@ -19,11 +19,12 @@ from statistics import mean
 from string import Formatter
 from typing import Any
 
+from onepass.data.catalogue import CATALOGUE
 from onepass.gsa_paper.published import values_for_cell
 from onepass.gsa_paper.tables import Cells
 from onepass.gsa_paper.verdicts import judge
 from onepass.learning import registry
-from onepass.report.rows import Row, Spread
+from onepass.report.rows import Row, Spread, summarise
 from onepass.report.significance import compare_paired
 from onepass.runs.query import find_results
 from onepass.runs.result import Result
@@ -49,6 +50,16 @@ class Numbers:
     def __init__(self, results: Sequence[Result]) -> None:
         self.results = results
         self.cells = Cells.of(results, "accuracy")
+        # what does not follow the paper: other datasets, and joint training
+        others = [
+            run
+            for run in results
+            if run.dataset_identity not in CATALOGUE or run.method in REFERENCES
+        ]
+        self.others = {
+            (row.method, str(row.variant), row.first.dataset_identity, row.memory): row
+            for row in summarise(others)
+        }
         self.judged = {
             dataset: judge(results, dataset) for dataset in ("mnist", "cifar10", "cifar100")
         }
@@ -75,6 +86,7 @@ class Numbers:
         """Returns the row of a method, or of a method and a preset such as "gsa best"."""
         name, _, preset = method.partition(" ")
         row = self.cells.get((name, preset), dataset, memory)
+        row = row or self.others.get((name, preset, dataset, memory))
         assert row is not None, f"no line of {method} on {dataset}, M={memory}"
         return row
 
