@@ -217,7 +217,7 @@ def _by_eigenvalues(
         ladder = values.new_tensor([strength])
     penalised = values + ladder.unsqueeze(1)  # (strengths, D)
     freedom = 1 + (values / penalised).sum(dim=1)
-    explained = (norms * (penalised + ladder.unsqueeze(1)) / penalised.square()).sum(dim=1)
+    explained = (norms / penalised * (1 + ladder.unsqueeze(1) / penalised)).sum(dim=1)
     residual = (spread - explained).clamp(min=0)
     left = 1 - freedom / n
     score = torch.where(left > LEAST_LEFT, residual / left.square(), torch.inf)

@@ -21,6 +21,7 @@ import onepass
 from onepass import Learner, OnepassError, TrainingError
 from onepass.base.settings import construct, setting_names
 from onepass.learning import registry
+from onepass.learning.network_learner import NetworkLearner
 
 METHODS = [info.key for info in registry.methods()]
 SMALL = {"memory": 6, "replay": 3, "mix": 4, "current": 2, "candidates": 4, "pool": 3, "epochs": 1}
@@ -185,7 +186,8 @@ def a_call(made: Learner, chance: random.Random) -> tuple[Callable[[], Any], boo
 
 def kept_by_failures(made: Learner) -> tuple[int, int | None]:
     """Returns what stays when a step fails, as `learn` says: the task, and the rows of the head."""
-    return made.task, made.trainer.model.head.capacity if made.steps else None
+    rows = made.model.head.capacity if isinstance(made, NetworkLearner) and made.steps else None
+    return made.task, rows
 
 
 def one_line(problem: BaseException) -> None:

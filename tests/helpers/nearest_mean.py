@@ -82,6 +82,7 @@ class NearestMean(Learner):
             where=torch.device("cpu"),
             normalise=lambda x: x,
             scorer=Means(self.sums / self.counts[:, None]),
+            sampler=self.sampler,
         )
 
     def _own_state(self) -> dict[str, Any]:

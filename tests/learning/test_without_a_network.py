@@ -79,7 +79,7 @@ def test_a_file_of_another_state_or_with_a_net_is_refused(stream, tmp_path):
 
 def test_its_settings_are_those_of_every_method_and_fixed_once_it_is_prepared():
     learner = NearestMean(seed=3)
-    assert list(learner.get_params()) == ["mean", "std", "seed", "device", "gap"]
+    assert list(learner.get_params()) == ["mean", "std", "seed", "device", "encoder", "gap"]
     learner.seed = 4
     learner.prepare((6,), torch.float32)
     with pytest.raises(InputError, match="seed cannot be changed"):

@@ -84,9 +84,9 @@ class ReturnsTheOther(NCM):
 class KeepsItsSolution(NCM):
     def merge(self, other):
         self._predictor()
-        solved = self._linear
+        solved = self._scorer
         super().merge(other)
-        self._linear = solved
+        self._scorer = solved
         return self
 
 
