@@ -220,7 +220,7 @@ def _encode_shard(
     try:
         vectors = encoder.encode(samples, progress, damaged if skip_damaged else None).numpy()
     except DataError as problem:
-        problem.add_note("(--skip-damaged leaves such images out)")
+        problem.add_note("(onepass embed --skip-damaged leaves such images out)")
         raise
     progress(len(damaged))
     lost = {index for index, _ in damaged}

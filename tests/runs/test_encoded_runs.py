@@ -1,12 +1,16 @@
 """Runs on the features of an encoder: computed once, part of the run's identity."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
+from onepass.base.errors import DataError
+from onepass.encoders import Encoder
 from onepass.encoders import encoder as encoder_module
 from onepass.encoders.cache import encoded_dataset
 from onepass.learning.encoding import shared_encoder
@@ -99,3 +103,30 @@ def test_a_named_dataset_is_encoded_under_its_name():
     assert found.class_names[:2] == ("0", "1")
     again = encoded_dataset("digits", shared_encoder(LITE0, "cpu"))
     assert torch.equal(found.train_x, again.train_x)
+
+
+def test_two_that_need_the_same_features_compute_them_once(photos, monkeypatch):
+    encoded = []
+    real = encoder_module.Encoder.encode
+
+    def slow(self, batch, *rest, **more):
+        encoded.append(len(batch))
+        time.sleep(0.2)
+        return real(self, batch, *rest, **more)
+
+    monkeypatch.setattr(encoder_module.Encoder, "encode", slow)
+    encoders = [Encoder(LITE0, "cpu") for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(
+            pool.map(lambda it: encoded_dataset(str(photos), it, test_fraction=0.2), encoders)
+        )
+    assert sum(encoded) == 40
+    assert torch.equal(found[0].train_x, found[1].train_x)
+
+
+def test_a_damaged_photo_is_named_with_what_leaves_it_out(photos, tmp_path):
+    (photos / "class1" / "3.png").write_bytes(b"\x89PNG but no more")
+    with pytest.raises(DataError, match=r"3\.png") as found:
+        run_job(job(photos), tmp_path / "runs")
+    assert "onepass embed --skip-damaged" in found.value.__notes__[0]
+    assert not (tmp_path / "runs").exists()
