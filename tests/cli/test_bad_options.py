@@ -227,7 +227,8 @@ exec "$@" --resume
 def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    short = ("run", "er", "--batch", 60, "--device", "cpu", "--json", "--out")
+    er = ("er", "--preset", "common")
+    short = ("run", *er, "--batch", 60, "--device", "cpu", "--json", "--out")
     run = command(*short, disk, "--checkpoint", 8)
     line = ["unshare", "-rm", "sh", "-c", FULL_DISK, "sh", str(disk), *run]
     ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
@@ -235,7 +236,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(tmp_path
     assert "No space left" in done.error
     assert str(disk) in done.error
     assert "status 2" in done.err
-    listed = done.err.split("status 2\n")[1].split("er seed")[0].split()
+    listed = done.err.split("status 2\n")[1].split("preset common")[0].split()
     assert set(listed) - {".lock"} == {"checkpoint.pt", "events.jsonl", "run.json", "log.txt"}
     assert done.status == 0, done.err
     whole = onepass(*short, tmp_path / "whole").record
