@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """What is encoded: the parts of a dataset, its classes, and a hash that changes with it."""
+    """The samples to encode: parts of a dataset, its classes, and a hash that changes with it."""
 
     parts: list[Part]
     class_names: list[str]

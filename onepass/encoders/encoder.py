@@ -79,12 +79,12 @@ class Encoder:
 
     @property
     def exact(self) -> bool:
-        """Whether the features have the same bits on every machine."""
+        """True if the features have the same bits on every machine."""
         return all(network.exact for network in self._networks)
 
     @property
     def engine(self) -> str:
-        """What computes: openvino, torch, ..."""
+        """The name of the library that computes: openvino, torch, ..."""
         return " ".join(dict.fromkeys(network.engine for network in self._networks))
 
     @cached_property

@@ -25,7 +25,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between two learners: `settings` without which sums mean the same, as
+    """The differences of two learners: `settings` without which sums mean the same, as
     (name, value here, value there); `classes`; and `products` if everything but the sums of
     products of features is equal."""
 

@@ -85,7 +85,7 @@ class Learner(ABC):
     # keys of `_own_state`, which a saved state has beside those of every learner
     _state_keys: ClassVar[tuple[str, ...]] = ()
 
-    # Whether a change that cannot be undone has begun and not ended; no dataclass field, so that a
+    # True while a change that cannot be undone is under way; no dataclass field, so that a
     # derived class may make it a property.
     _unfinished = False
 

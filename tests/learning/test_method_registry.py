@@ -1,4 +1,4 @@
-"""What a registered method inherits."""
+"""A registered method inherits presets, except where it declares its own default."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a file without the memory holds instead: the scorer's own tensors, from which a learner can
-still predict."""
+"""The scorer's own tensors, which a file without the memory holds, so that its learner can still
+predict."""
 
 from __future__ import annotations
 
